@@ -8,11 +8,11 @@ use perigee_compress::{
     Calibration, CalibrationRequest, Documents, MeasureError, Options, PassOptions, QuantizeError, Report,
     TextPass, calibrate, quantize,
 };
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_model::checkpoint::{Checkpoint, write_file};
 use perigee_model::{Blueprint, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights};
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{BlockId, CacheDType, Capacity, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDType, Capacity, StepPlan, TokenSource};
 use perigee_text::{Specials, Tokenizer};
 use tempfile::TempDir;
 

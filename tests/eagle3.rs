@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineError, EngineOptions, StartedEngine, start_engine};
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_decoding::sampling::{History, Sampler, SamplingParams};
 use perigee_decoding::speculation::{self, Method};
 use perigee_engine::kv_tiers::TierOptions;
@@ -17,7 +17,7 @@ use perigee_numbers::quant::{Packing, TensorScale};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Backend, BlockId, CacheDType, Calibrate, Capacity, DraftInput, Row, StepPlan, TokenSource,
+    Activations, Backend, BlockId, CacheDType, Calibrate, Capacity, DraftInput, Row, StepPlan, TokenSource,
 };
 use perigee_telemetry::Metrics;
 use safetensors::Dtype;

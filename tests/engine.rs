@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
 use perigee::boot::equipped::Equipped;
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
-use perigee_cuda::{Arch, Arithmetic};
+use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_cuda::Arch;
 use perigee_decoding::sampling::{
     BlockRule, ConstraintBroken, SamplingParams, Taken, TokenConstraint, TokenMask,
 };
@@ -14,7 +14,7 @@ use perigee_engine::scheduler::{self, FinishReason};
 use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::CacheDType;
+use perigee_ops::{Activations, CacheDType};
 use perigee_telemetry::Metrics;
 
 use crate::delayed::Delayed;
@@ -56,7 +56,7 @@ pub(crate) enum Device {
     /// So many ranks of it.
     Ranks(CpuOptions, usize),
     /// The CUDA backend on the emulator, with this order of warps and blocks.
-    Emulated(Option<u64>, Arithmetic),
+    Emulated(Option<u64>, Activations),
 }
 
 pub(crate) fn options() -> EngineOptions {
@@ -417,7 +417,7 @@ fn drafts_leave_no_trace_on_two_ranks_and_late() {
 #[test]
 fn drafts_leave_no_trace_on_the_emulated_gpu() {
     if has_emulator() {
-        drafts_leave_no_trace(Device::Emulated(Some(3), Arithmetic::Bf16), 6, &[512]);
+        drafts_leave_no_trace(Device::Emulated(Some(3), Activations::Bf16), 6, &[512]);
     }
 }
 
@@ -483,19 +483,19 @@ fn taken_back_tokens_leave_nothing_on_two_ranks() {
 
 /// Without NVRTC there is no emulated device: the tests of `emulated` say so.
 pub(crate) fn has_emulator() -> bool {
-    emulated::backend(Arch::Sm90a, None, Arithmetic::F32).is_some()
+    emulated::backend(Arch::Sm90a, None, Activations::F32).is_some()
 }
 
 #[test]
 fn the_emulated_gpu_matches_golden_continuations() {
     if has_emulator() {
-        greedy_matches_golden(Device::Emulated(None, Arithmetic::F32), 8);
+        greedy_matches_golden(Device::Emulated(None, Activations::F32), 8);
     }
 }
 
 #[test]
 fn a_token_taken_back_on_the_emulated_gpu_leaves_no_trace() {
     if has_emulator() {
-        taken_back_equals_never_having_been_there(Device::Emulated(Some(2), Arithmetic::Bf16), 24);
+        taken_back_equals_never_having_been_there(Device::Emulated(Some(2), Activations::Bf16), 24);
     }
 }

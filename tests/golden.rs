@@ -3,14 +3,14 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Model, Weights};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
+    Activations, AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
 };
 
 const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];

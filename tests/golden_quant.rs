@@ -3,7 +3,7 @@
 //! Decoding is equal to the bit. Encoding is equal to the byte, but for what the README calls soft spots; each is named where it is
 //! let through, and nothing else is.
 
-use perigee_cpu::{Activations, CpuBackend, CpuOptions, Isa};
+use perigee_cpu::{CpuBackend, CpuOptions, Isa};
 use perigee_numbers::quant::distortion::Distortion;
 use perigee_numbers::quant::fp4::{decode_e2m1, encode_e2m1, round_e2m1};
 use perigee_numbers::quant::fp8::{decode_e4m3, decode_e8m0, encode_e4m3};
@@ -12,6 +12,7 @@ use perigee_numbers::quant::int4::encode_int4_codes;
 use perigee_numbers::quant::nvfp4::BlockScales;
 use perigee_numbers::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, Packing, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{DType, TensorView};
+use perigee_ops::Activations;
 use perigee_ops::host::HostOps;
 
 use crate::golden::golden_path;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
 use perigee::nano;
-use perigee_cpu::{Activations, CpuOptions};
+use perigee_cpu::CpuOptions;
 use perigee_decoding::sampling::SamplingParams;
 use perigee_engine::scheduler;
 use perigee_engine::{EngineEvent, EngineRequest};
@@ -13,6 +13,7 @@ use perigee_http::api::{Answer, Api, ApiError, Kind, ModelCard, Summary};
 use perigee_http::generate::{Generator, ModelText, SamplingDefaults};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::Activations;
 use perigee_telemetry::Metrics;
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, ToolCalls, ToolFunction, ToolMode};
 use perigee_text::{ChatTemplate, RenderOptions, Tokenizer};

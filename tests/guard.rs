@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
 use perigee::nano;
-use perigee_cpu::{Activations, CpuOptions};
+use perigee_cpu::CpuOptions;
 use perigee_decoding::guard::{AllPeriods, Config, Event, Mode, Options, PatternRule, exact_threshold};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_engine::scheduler::{self, FinishReason};
@@ -14,6 +14,7 @@ use perigee_engine::{EngineEvent, EngineHandle, EngineRequest};
 use perigee_http::generate::{GuardChoice, GuardPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::Activations;
 use perigee_telemetry::{Exposition, Metrics};
 use perigee_text::{Specials, Tokenizer};
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine};
-use perigee_cpu::Activations;
-use perigee_cuda::Arithmetic;
 use perigee_engine::EngineRequest;
 use perigee_engine::kv_tiers::{DiskOptions, TierOptions};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::Activations;
 use perigee_telemetry::{Exposition, Metrics};
 
 use crate::engine::{
@@ -102,7 +101,7 @@ fn displaced_prompts_come_back_to_a_late_backend() {
 #[test]
 fn displaced_prompts_come_back_to_an_emulated_gpu() {
     if has_emulator() {
-        displaced_come_back(Device::Emulated(Some(1), Arithmetic::F32), 12, 70, 3, 3);
+        displaced_come_back(Device::Emulated(Some(1), Activations::F32), 12, 70, 3, 3);
     }
 }
 

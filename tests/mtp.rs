@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineError, EngineOptions, StartedEngine, start_engine};
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation::{self, Method};
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Drafter, Model, MtpDrafter, MtpLayer};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Backend, CacheDType, Calibrate, Capacity, DraftInput};
+use perigee_ops::{Activations, Backend, CacheDType, Calibrate, Capacity, DraftInput};
 use perigee_telemetry::Metrics;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};

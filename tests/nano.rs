@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_engine};
 use perigee::nano;
-use perigee_cpu::{Activations, CpuOptions};
+use perigee_cpu::CpuOptions;
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation::{Config, Method};
 use perigee_engine::scheduler;
 use perigee_engine::{EngineEvent, EngineHandle, EngineRequest};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::Activations;
 use perigee_telemetry::Metrics;
 use perigee_text::{Specials, Tokenizer};
 use serde_json::Value;

@@ -7,8 +7,8 @@ use std::time::Instant;
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_on};
 use perigee::boot::equipped::Equipped;
 use perigee::nano;
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
-use perigee_cuda::{Arch, Arithmetic};
+use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_cuda::Arch;
 use perigee_decoding::guard::{self, Mode};
 use perigee_decoding::sampling::{BlockRule, SamplingParams};
 use perigee_decoding::speculation::{self, Method};
@@ -17,8 +17,8 @@ use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, Speculation, Toke
 use perigee_http::generate::{GuardChoice, GuardPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::CacheDType;
 use perigee_ops::host::Group;
+use perigee_ops::{Activations, CacheDType};
 use perigee_telemetry::Metrics;
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
 use perigee_text::{Specials, Tokenizer};
@@ -368,7 +368,7 @@ fn the_emulated_gpu_gives_the_same_bits_through_everything_that_can_happen() {
         shortest(&|_, r| r.finish == Some(FinishReason::Length) && r.tokens.len() > 10),
     ]);
     let run = |num_blocks: usize, seed: u64| {
-        let gpu = emulated::backend(Arch::Sm90a, Some(seed), Arithmetic::F32)?;
+        let gpu = emulated::backend(Arch::Sm90a, Some(seed), Activations::F32)?;
         let mut options = options(num_blocks, 8);
         options.scheduler.max_model_len = 256;
         Some(run(&world, start(gpu, &options), chosen.iter().copied()))

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use perigee_cpu::{Activations, CpuBackend, CpuOptions, Isa};
+use perigee_cpu::{CpuBackend, CpuOptions, Isa};
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
 use perigee_numbers::quant::{Dialect, StoredMatrix, check_scales, recognize};
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{AttentionForm, CacheDType, Calibrate};
+use perigee_ops::{Activations, AttentionForm, CacheDType, Calibrate};
 use serde_json::json;
 
 use crate::golden::{cpu_ranks, golden_folder, golden_path, largest_difference, load_folder, step};

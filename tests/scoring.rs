@@ -1,7 +1,7 @@
 //! Scoring as evaluation harnesses do it: their requests, their slices, against logits computed without a server.
 
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
-use perigee_ops::{AttentionForm, CacheDType};
+use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_ops::{Activations, AttentionForm, CacheDType};
 use serde_json::{Value, json};
 
 use crate::golden::{golden_folder, load_folder, step};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use perigee::boot::engine::{BackendChoice, EngineOptions, StartedEngine, start_engine, start_on};
 use perigee::boot::equipped::Equipped;
 use perigee::boot::sight::TowerSource;
-use perigee_cpu::{Activations, CpuBackend, CpuOptions, Isa};
-use perigee_cuda::{Arch, Arithmetic, CudaBackend};
+use perigee_cpu::{CpuBackend, CpuOptions, Isa};
+use perigee_cuda::{Arch, CudaBackend};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_engine::{EngineRequest, Media};
 use perigee_model::checkpoint::Checkpoint;
@@ -16,8 +16,8 @@ use perigee_model::{Blueprint, Model, Tower, TowerBlueprint};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Backend, BlockId, CacheDType, Calibrate, PATCH_SIDE, Picture, Row, StepPlan, TokenId, TokenSource,
-    TowerCapacity,
+    Activations, Backend, BlockId, CacheDType, Calibrate, PATCH_SIDE, Picture, Row, StepPlan, TokenId,
+    TokenSource, TowerCapacity,
 };
 use perigee_telemetry::Metrics;
 use safetensors::SafeTensors;
@@ -153,7 +153,7 @@ fn cpu_encodes_pictures_as_the_reference_implementation() {
 }
 
 /// The emulated GPU, if its kernels can be compiled.
-fn gpu(arithmetic: Arithmetic) -> Option<impl FnMut() -> CudaBackend<emulated::TestDriver>> {
+fn gpu(arithmetic: Activations) -> Option<impl FnMut() -> CudaBackend<emulated::TestDriver>> {
     let new = move || emulated::backend(Arch::Sm90a, Some(5), arithmetic);
     new()?;
     Some(move || new().unwrap())
@@ -161,17 +161,17 @@ fn gpu(arithmetic: Arithmetic) -> Option<impl FnMut() -> CudaBackend<emulated::T
 
 #[test]
 fn emulated_gpu_encodes_pictures_as_the_reference_implementation() {
-    if let Some(new) = gpu(Arithmetic::F32) {
+    if let Some(new) = gpu(Activations::F32) {
         check_pictures(new, 64, 1e-4, 3e-5);
     }
-    if let Some(new) = gpu(Arithmetic::Bf16) {
+    if let Some(new) = gpu(Activations::Bf16) {
         check_pictures(new, 16, 0.1, 0.02);
     }
 }
 
 #[test]
 fn emulated_gpu_has_the_logits_of_the_reference_implementation() {
-    if let Some(new) = gpu(Arithmetic::F32) {
+    if let Some(new) = gpu(Activations::F32) {
         check_prompts(new, 1e-3);
     }
 }
@@ -328,8 +328,8 @@ fn replies_about_pictures_are_those_of_the_reference_implementation() {
 
 #[test]
 fn replies_about_pictures_on_the_emulated_gpu() {
-    if gpu(Arithmetic::F32).is_some() {
-        greedy_replies(Device::Emulated(Some(7), Arithmetic::F32));
+    if gpu(Activations::F32).is_some() {
+        greedy_replies(Device::Emulated(Some(7), Activations::F32));
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_model::{ExpertOrder, Uploads};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Backend, CacheDType, OpError};
+use perigee_ops::{Activations, Backend, CacheDType, OpError};
 
 /// A backend, and how an engine feeds it.
 pub struct Equipped<B: Backend> {

@@ -9,12 +9,11 @@ use perigee_cuda::tuner::{
     TuneError, TunedOp,
 };
 use perigee_cuda::{
-    Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware,
-    Installation, Kernel, KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, ProbeError, Program, Stream,
-    kernels,
+    Arch, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware, Installation, Kernel,
+    KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
 };
 use perigee_numbers::threads::UploadMeter;
-use perigee_ops::OpError;
+use perigee_ops::{Activations, OpError};
 use perigee_telemetry::{KernelFigures, Metrics};
 
 /// Longest wait for a kernel that is tuned: a thousand times what the longest one of them takes.
@@ -35,7 +34,7 @@ pub struct Gpu {
     /// Newest version of CUDA that the driver knows.
     cuda_version: (u32, u32),
     kernels: perigee_cuda::Config,
-    arithmetic: Arithmetic,
+    arithmetic: Activations,
 }
 
 /// Reason why no GPU can be used.
@@ -81,7 +80,7 @@ impl Gpu {
     }
 
     /// The first device with kernels.
-    pub fn find(kernels: &perigee_cuda::Config, arithmetic: Arithmetic) -> Result<Self, GpuError> {
+    pub fn find(kernels: &perigee_cuda::Config, arithmetic: Activations) -> Result<Self, GpuError> {
         let Installation { version, devices } = Installation::probe()?;
         let names: Vec<String> = devices
             .iter()
@@ -94,7 +93,7 @@ impl Gpu {
 
     /// One line of the log on the GPU that `device.backend = auto` does not use, or on there being none.
     pub(super) fn note_unused(kernels: &perigee_cuda::Config) {
-        match Self::find(kernels, Arithmetic::Bf16) {
+        match Self::find(kernels, Activations::Bf16) {
             Ok(gpu) => tracing::info!(
                 device = gpu.device.name,
                 "the GPU is not used: device.backend = auto computes on the CPU, cuda on the GPU"
@@ -184,7 +183,7 @@ impl Gpu {
 
     /// Whether products have variants: those on tensor cores do.
     pub(crate) fn has_variants(&self) -> bool {
-        self.arithmetic == Arithmetic::Bf16
+        self.arithmetic.are_rounded()
     }
 
     /// Tunes `ops` and stores each measurement as soon as it is there. `done` is called with the number of those before

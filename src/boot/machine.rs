@@ -5,15 +5,15 @@ use std::path::Path;
 
 use super::gpu::Gpu;
 use crate::config::{Settings, Violation, device};
-use perigee_cuda::Arithmetic;
 use perigee_engine::{kv_events, kv_tiers};
 use perigee_http::server::Tls;
+use perigee_ops::Activations;
 
 /// Everything that is missing, with its remedy. Opens no device, reads no weights, and leaves nothing behind.
 pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
     let mut found = Vec::new();
     if settings.device.backend == device::BackendChoice::Cuda
-        && let Err(error) = Gpu::find(&settings.kernels, Arithmetic::Bf16)
+        && let Err(error) = Gpu::find(&settings.kernels, Activations::Bf16)
     {
         found.push(("device", "backend", error.to_string()));
     }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_gpu_is_missed_only_where_one_is_asked_for() {
-        let found = Gpu::find(&Settings::default().kernels, Arithmetic::Bf16);
+        let found = Gpu::find(&Settings::default().kernels, Activations::Bf16);
         let expected: &[_] = match &found {
             Ok(_) => &[],
             Err(_) => &[("device", "backend", "driver")],

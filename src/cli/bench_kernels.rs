@@ -8,9 +8,9 @@ use crate::boot::gpu::Gpu;
 use crate::boot::{BootError, chain, open_checkpoint, read_blueprint, tuned_ops};
 use crate::config::Settings;
 use crate::config::args::BenchKernelsArgs;
-use perigee_cuda::Arithmetic;
 use perigee_cuda::tuner::{BenchSizes, Bucket, KernelTimes};
 use perigee_model::Inventory;
+use perigee_ops::Activations;
 
 /// Measures and prints.
 pub(super) fn bench_kernels(args: &BenchKernelsArgs, settings: &Settings) -> ExitCode {
@@ -33,7 +33,7 @@ fn measure(args: &BenchKernelsArgs, settings: &Settings) -> Result<(BenchSizes, 
         Some(_) => sizes_of_checkpoint(settings)?,
         None => BenchSizes::kimi_k2(),
     };
-    let gpu = Gpu::find(&settings.kernels, Arithmetic::Bf16)?;
+    let gpu = Gpu::find(&settings.kernels, Activations::Bf16)?;
     let rows: Vec<usize> = args.rows.iter().map(|rows| *rows as usize).collect();
     let mut times = gpu.kernel_times(&sizes, &rows, args.context as usize, &mut |time| {
         let variant = time.variant.as_deref().map_or(String::new(), |variant| format!(" by {variant}"));

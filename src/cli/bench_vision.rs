@@ -6,16 +6,13 @@ use super::commands::print;
 use crate::boot::chain;
 use crate::config::Settings;
 use crate::config::args::BenchVisionArgs;
-use crate::config::device::Activations as Setting;
 use crate::measure::encode_times;
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_ops::Activations;
 
 /// Measures and prints.
 pub(super) fn bench_vision(args: &BenchVisionArgs, settings: &Settings) -> ExitCode {
-    let activations = match settings.device.activations {
-        Setting::F32 => Activations::F32,
-        Setting::Auto | Setting::Bf16 | Setting::Int8 => Activations::Bf16,
-    };
+    let activations = settings.device.activations.unless_auto(Activations::Bf16);
     let threads = settings.device.threads;
     let mut backend = CpuBackend::new(CpuOptions { threads, activations, ..Default::default() });
     let sides: Vec<usize> = args.sides.iter().map(|side| *side as usize).collect();

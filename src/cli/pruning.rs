@@ -14,11 +14,11 @@ use perigee_compress::{
     AuditOptions, Comparison, Criterion, Documents, ExpertPlan, PassError, PassOptions, Saliency, SourceId,
     TextPass, expert_layers,
 };
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_model::LoadError;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Calibrate, OpError};
+use perigee_ops::{Activations, Calibrate, OpError};
 use perigee_text::Tokenizer;
 
 /// Longest plan, saliency or text file, bytes.

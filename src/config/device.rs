@@ -1,5 +1,6 @@
 //! What computes.
 
+use perigee_ops::Activations;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,7 @@ pub struct DeviceConfig {
     /// of their products, bf16 for all others; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
     /// On processors whose products of bytes are faster than those of bf16 (all but AMD's with AVX-512 BF16), what meets 4-bit weights is 15-bit
     /// integers in place of bf16, which is finer. GPUs take int8 as bf16, and compute attention in f32 in all modes.
-    pub activations: Activations,
+    pub activations: ActivationsChoice,
 }
 
 /// Which backend.
@@ -42,7 +43,7 @@ pub enum BackendChoice {
 /// Rounding of the inputs of matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Activations {
+pub enum ActivationsChoice {
     /// By the checkpoint's size.
     Auto,
     /// 16 bits.
@@ -53,9 +54,21 @@ pub enum Activations {
     Int8,
 }
 
+impl ActivationsChoice {
+    /// The type that is set, or `auto`.
+    pub fn unless_auto(self, auto: Activations) -> Activations {
+        match self {
+            Self::Auto => auto,
+            Self::Bf16 => Activations::Bf16,
+            Self::F32 => Activations::F32,
+            Self::Int8 => Activations::Int8,
+        }
+    }
+}
+
 impl Default for DeviceConfig {
     fn default() -> Self {
-        Self { backend: BackendChoice::Auto, threads: 0, ranks: 1, activations: Activations::Auto }
+        Self { backend: BackendChoice::Auto, threads: 0, ranks: 1, activations: ActivationsChoice::Auto }
     }
 }
 

@@ -7,15 +7,15 @@ use super::layout::LANES;
 use super::matrix::{PanelSource, Panels, pack_all, pack_reporting};
 use super::mla::{self, Geometry, KvUp};
 use super::moe::{self, Expert, Experts, Router};
-use super::rows::{self, Activations, Numerics, RowLayout};
+use super::rows::{self, Numerics, RowLayout};
 use super::simd::Isa;
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
 use perigee_numbers::threads::{PerWorker, Shards, ThreadPool, UploadMeter};
 use perigee_ops::host::{Gelu, HostOps};
 use perigee_ops::{
-    CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Preferences, RouterShape,
-    Segment, expect, peak,
+    Activations, CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Preferences,
+    RouterShape, Segment, expect, peak,
 };
 use std::ops::Range;
 use std::sync::Arc;

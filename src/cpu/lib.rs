@@ -30,5 +30,4 @@ pub use buffer::{Buffer, Cache, Routing};
 pub use matrix::Panels;
 pub use mla::KvUp;
 pub use moe::{Experts, Router};
-pub use rows::Activations;
 pub use simd::Isa;

@@ -10,21 +10,7 @@ use super::layout::{
 };
 use super::simd::{self, Isa, Kernel, Simd};
 use perigee_numbers::threads::{Shards, ThreadPool};
-
-/// What the input rows of matrix products are rounded to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Activations {
-    /// bf16, nearest even: the checkpoint's own precision, and the fast one. Where the weights are 4-bit codes and products of bytes are
-    /// the faster ones, 15-bit integers with a scale per 32 inputs instead: off by at most 2^-15 of the largest of the 32, which is finer for all
-    /// but the smallest values.
-    #[default]
-    Bf16,
-    /// Not at all; for comparing with the reference.
-    F32,
-    /// int8 with a scale per 32 inputs where the weights are 4-bit codes, else bf16. A value is off by at most 1/254 of the largest of its
-    /// 32, so a product by about half a percent.
-    Int8,
-}
+use perigee_ops::Activations;
 
 /// Inputs of a block of [`RowFormat::Blocks`].
 const BLOCK_INPUTS: usize = 32;

@@ -1,12 +1,14 @@
 //! The backend against the reference, and against itself under every way of cutting the work.
 
-use super::{Activations, CpuBackend, CpuOptions, Isa};
+use super::{CpuBackend, CpuOptions, Isa};
 use perigee_numbers::quant::{CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{self, Tolerance, difference};
-use perigee_ops::{AttentionForm, CacheDType, CacheShape, ExpertMatrices, MlaShape, RouterShape, Segment};
+use perigee_ops::{
+    Activations, AttentionForm, CacheDType, CacheShape, ExpertMatrices, MlaShape, RouterShape, Segment,
+};
 
 /// Sizes of a one-layer model.
 #[derive(Debug, Clone, Copy)]

@@ -8,10 +8,10 @@ use super::kernels::mla_decode::CombineTypes;
 use super::kernels::{
     mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
 };
-use super::{Arch, Arithmetic, Buffer, Driver, DriverError, LaunchShape, Stream};
+use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::DType;
-use perigee_ops::{CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
+use perigee_ops::{Activations, CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
 
 /// Bounds of one [`Attention`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl KvUp {
     pub fn load<D: Driver>(
         stream: &mut Stream<D>,
         host: &StoredMatrix<'_>,
-        arithmetic: Arithmetic,
+        arithmetic: Activations,
     ) -> Result<Self, OpError> {
         let (buffer, dtype) = match host {
             StoredMatrix::Plain(view) if view.dtype == DType::Bf16 => {
@@ -62,7 +62,7 @@ impl KvUp {
                 let dtype = view.dtype.to_string();
                 return Err(OpError::UnsupportedDType { op: "load_kv_up", dtype, backend: "cuda" });
             }
-            host if arithmetic == Arithmetic::Bf16 => {
+            host if arithmetic.are_rounded() => {
                 let rounded: Vec<half::bf16> = host.to_f32().into_iter().map(half::bf16::from_f32).collect();
                 (stream.store("weights", &rounded)?, KvUpType::Bf16)
             }
@@ -103,7 +103,7 @@ const MAX_RECORDED_PASSES: usize = 8;
 pub struct Attention {
     shape: MlaShape,
     capacity: AttentionCapacity,
-    arithmetic: Arithmetic,
+    arithmetic: Activations,
     arch: Arch,
     multiprocessors: u32,
     /// Shared by the two forms, which run one after the other.
@@ -179,7 +179,7 @@ impl Attention {
         stream: &mut Stream<D>,
         shape: &MlaShape,
         capacity: &AttentionCapacity,
-        arithmetic: Arithmetic,
+        arithmetic: Activations,
     ) -> Result<Self, OpError> {
         mla_decode::check(shape)?;
         let scratch = stream.allocate("attention", Self::bytes(shape, capacity) as usize)?;
@@ -367,7 +367,7 @@ impl Attention {
             KvUpType::F32 => CombineTypes::F32,
             KvUpType::Bf16 => CombineTypes::Bf16,
         };
-        if self.arithmetic == Arithmetic::Bf16
+        if self.arithmetic.are_rounded()
             && kv_up == KvUpType::Bf16
             && wgmma_mla_decode::takes(shape, self.arch)
             && let Some(function) = wgmma_mla_decode::function(cache)
@@ -375,7 +375,7 @@ impl Attention {
             let types = if cache == CacheDType::Bf16 { types } else { CombineTypes::Bf16F16 };
             return (function, wgmma_mla_decode::launch(shape, items, multiprocessors), types);
         }
-        if self.arithmetic == Arithmetic::Bf16
+        if self.arithmetic.are_rounded()
             && tiled_mla_decode::takes(shape)
             && let Some(function) = tiled_mla_decode::function(shape, cache)
         {
@@ -454,7 +454,7 @@ impl Attention {
             first_position: (segment.first_position + skipped) as i32,
             reserved: 0,
         };
-        if self.arithmetic == Arithmetic::Bf16
+        if self.arithmetic.are_rounded()
             && kv_up.dtype == KvUpType::Bf16
             && tiled_mla_prefill::takes(shape)
             && let Some(gather) = tiled_mla_prefill::gather_function(at.cache_shape.dtype)

@@ -4,7 +4,7 @@
 //! (attention: and on the cache), in an order of additions fixed by the model's shape: bits do not depend on the other
 //! rows of a step, on chunking or on padding. After warm-up no call allocates.
 
-mod activations;
+mod buffers;
 mod calibrate;
 mod draft;
 mod ffn;
@@ -15,8 +15,7 @@ mod projection;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use activations::{Activations, MOE_ROWS, Values};
-pub use projection::Arithmetic;
+use buffers::{Buffers, MOE_ROWS, Values};
 use projection::{Experts, Projection};
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
@@ -33,9 +32,10 @@ use super::weights::{Matrix, Packer, Tiled};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
 use perigee_ops::{
-    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit, KvSlot, Layers,
-    MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable, RouterShape,
-    Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId, Upcoming, expect,
+    Activations, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit,
+    KvSlot, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
+    RopeTable, RouterShape, Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket,
+    TokenId, Upcoming, expect,
 };
 
 /// Most blocks of one sequence: bounds its block table in the plan, 4 bytes each.
@@ -63,7 +63,7 @@ fn plan_bytes(rope: usize, capacity: &Capacity) -> usize {
 /// A device and its kernels.
 pub struct CudaBackend<D: Driver> {
     stream: Stream<D>,
-    arithmetic: Arithmetic,
+    arithmetic: Activations,
     packer: Packer,
     choices: Choices,
     /// Whether weights are fetched ahead.
@@ -154,7 +154,7 @@ pub struct Workspace<D: Driver> {
     /// `[S, vocab]` f32; the rows of the last [`Backend::logits`].
     logits: Buffer,
     num_logits: usize,
-    activations: Activations,
+    activations: Buffers,
     /// Rows in expanded form of the last plan.
     expanded: Vec<Segment>,
     has_absorbed: bool,
@@ -174,7 +174,7 @@ pub struct Workspace<D: Driver> {
 
 impl<D: Driver> CudaBackend<D> {
     /// Loads the kernels.
-    pub fn new(driver: D, arithmetic: Arithmetic) -> Result<Self, OpError> {
+    pub fn new(driver: D, arithmetic: Activations) -> Result<Self, OpError> {
         let stream = Stream::new(driver)?;
         let (packer, choices) = (Packer::default(), Choices::default());
         Ok(Self {
@@ -205,7 +205,7 @@ impl<D: Driver> CudaBackend<D> {
     /// Lets products of steps with rows of prompts be the vendor's where they were measured to be faster: a row's bits then depend on the
     /// number of rows of its step. Before the memory is planned. `false`: the vendor's library is not installed.
     pub fn use_vendor(&mut self) -> Result<bool, OpError> {
-        self.uses_vendor = self.stream.driver().open_vendor()? && self.arithmetic == Arithmetic::Bf16;
+        self.uses_vendor = self.stream.driver().open_vendor()? && self.arithmetic.are_rounded();
         Ok(self.uses_vendor)
     }
 
@@ -462,7 +462,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     const ENQUEUES: bool = true;
 
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let activations = Activations::bytes(shape, capacity.max_tokens, self.arithmetic);
+        let activations = Buffers::bytes(shape, capacity.max_tokens, self.arithmetic);
         let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
         let plan = plan_bytes(shape.mla.qk_rope_head_dim, capacity);
         let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
@@ -571,7 +571,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             sampler: Sampler::new(stream, shape.vocab_size, capacity.max_logits_rows, capacity.max_num_seqs)?,
             logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
             num_logits: 0,
-            activations: Activations::new(stream, shape, capacity.max_tokens, arithmetic)?,
+            activations: Buffers::new(stream, shape, capacity.max_tokens, arithmetic)?,
             expanded: Vec::new(),
             has_absorbed: false,
             num_logits_rows: 0,

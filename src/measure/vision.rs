@@ -111,7 +111,7 @@ impl VisionReport {
     }
 }
 
-/// Arithmetic of a picture: products, attention, projector.
+/// Activations of a picture: products, attention, projector.
 fn flop(shape: &TowerShape, patches: usize) -> f64 {
     let (w, inner, merged) = (shape.hidden_size, shape.intermediate_size, shape.merged_size());
     let block = 2 * patches * (4 * w * w + 2 * w * inner) + 4 * patches * patches * w;

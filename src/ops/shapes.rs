@@ -202,3 +202,26 @@ impl CacheShape {
         }
     }
 }
+
+/// What the input rows of matrix products are rounded to. Sums are f32 in all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// bf16, nearest even: the checkpoint's own precision, and the fast one. On the CPU, where the weights are 4-bit codes and products
+    /// of bytes are the faster ones, 15-bit integers with a scale per 32 inputs instead: off by at most 2^-15 of the largest of the 32,
+    /// which is finer for all but the smallest values. On GPUs products run on tensor cores, and weights of 32 bits, of F16 and of the
+    /// router stay with f32.
+    #[default]
+    Bf16,
+    /// Not at all; for comparing with the reference. On GPUs without tensor cores.
+    F32,
+    /// int8 with a scale per 32 inputs where the weights are 4-bit codes, else as `Bf16`. A value is off by at most 1/254 of the largest
+    /// of its 32, so a product by about half a percent. GPUs take it as `Bf16`.
+    Int8,
+}
+
+impl Activations {
+    /// Whether inputs are rounded at all.
+    pub fn are_rounded(self) -> bool {
+        self != Self::F32
+    }
+}

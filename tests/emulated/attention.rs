@@ -5,15 +5,13 @@ use std::ops::Range;
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::mla_decode::{self, SPLIT};
 use perigee_cuda::kernels::{mla_prefill, tiled_mla_decode, wgmma_mla_decode};
-use perigee_cuda::{
-    Addresses, Arch, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream,
-};
+use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{ATTEND, difference};
-use perigee_ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
 
 use super::TestDriver;
 
@@ -89,7 +87,7 @@ struct World {
     dtype: CacheDType,
     kv_up_type: KvUpType,
     block_size: usize,
-    arithmetic: Arithmetic,
+    arithmetic: Activations,
     /// Position of a key of sequence 0 that is NaN.
     fault: Option<usize>,
     /// Largest value of queries.
@@ -154,7 +152,7 @@ impl World {
             dtype,
             kv_up_type,
             block_size,
-            arithmetic: Arithmetic::F32,
+            arithmetic: Activations::F32,
             fault: None,
             query_size: 1.5,
             uneven: false,
@@ -162,7 +160,7 @@ impl World {
     }
 
     fn rounded(self) -> Self {
-        Self { arithmetic: Arithmetic::Bf16, ..self }
+        Self { arithmetic: Activations::Bf16, ..self }
     }
 
     fn cache_shape(&self, num_blocks: usize, dtype: CacheDType) -> CacheShape {
@@ -353,9 +351,9 @@ impl World {
         let off = difference(&got, &self.reference(chunks));
         let Self { shape, dtype, kv_up_type, block_size, .. } = self;
         let allowed = match self.arithmetic {
-            Arithmetic::F32 => ATTEND.f32_activations,
+            Activations::F32 => ATTEND.f32_activations,
             // 3.3e-3 at most where these values are measured.
-            Arithmetic::Bf16 => ATTEND.bf16_activations / 4.0,
+            Activations::Bf16 | Activations::Int8 => ATTEND.bf16_activations / 4.0,
         };
         assert!(off <= allowed, "{shape:?} {dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
         println!("{dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
@@ -802,7 +800,7 @@ fn steps_of_many_long_contexts_are_recorded() {
     let Some(mut stream) = stream(&PLAIN) else { return };
     let capacity =
         AttentionCapacity { rows: 64, absorbed_rows: 64, items: 4096, block_size: BLOCK_SIZE, slab_keys: 64 };
-    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Arithmetic::F32).unwrap();
+    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32).unwrap();
     for (rows, context, passes) in
         [(64, 32_768, 1), (64, 32_769, 2), (8, 262_145, 2), (64, 262_144, 8), (64, 262_145, 16)]
     {
@@ -823,7 +821,7 @@ fn what_exceeds_the_capacity_is_refused() {
     let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
     let Some(mut stream) = stream(&PLAIN) else { return };
     let capacity = AttentionCapacity { rows: 20, items: 2, ..ROOMY };
-    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Arithmetic::F32).unwrap();
+    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32).unwrap();
     let mut refused = |plan: &StepPlan| attention.lists(plan, 0).err().map(|error| error.to_string());
     assert_eq!(refused(&world.step(&[absorbed(0, 16 * SPLIT - 1..16 * SPLIT)]).plan), None);
     // There is room for 16 items at least, of 512 keys in a context of more than 4,096.
@@ -839,6 +837,6 @@ fn what_exceeds_the_capacity_is_refused() {
     assert!(text.contains("a block table of 16 tokens for a context of 17"), "{text}");
 
     let odd = MlaShape { v_head_dim: 6, ..SMALL };
-    let text = Attention::new(&mut stream, &odd, &capacity, Arithmetic::Bf16).unwrap_err().to_string();
+    let text = Attention::new(&mut stream, &odd, &capacity, Activations::Bf16).unwrap_err().to_string();
     assert!(text.contains("v_head_dim is 6"), "{text}");
 }

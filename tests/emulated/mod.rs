@@ -23,11 +23,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use perigee_cuda::{
-    Arch, Arithmetic, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation,
-    KernelCache, LaunchShape, Nvrtc, Program, Transfer,
+    Arch, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation, KernelCache,
+    LaunchShape, Nvrtc, Program, Transfer,
 };
 use perigee_emulator::case;
 use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options, Report};
+use perigee_ops::Activations;
 
 use crate::compilations::Compilations;
 
@@ -45,7 +46,7 @@ macro_rules! either {
 pub(crate) fn backend(
     arch: Arch,
     seed: Option<u64>,
-    arithmetic: Arithmetic,
+    arithmetic: Activations,
 ) -> Option<CudaBackend<TestDriver>> {
     Some(CudaBackend::new(TestDriver::new(arch, seed)?, arithmetic).unwrap())
 }

@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex};
 use perigee::boot::engine::{BackendChoice, EngineOptions, start_on};
 use perigee::boot::equipped::Equipped;
 use perigee::nano;
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
-use perigee_cuda::{Arch, Arithmetic, CudaBackend};
+use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_cuda::{Arch, CudaBackend};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation;
 use perigee_engine::scheduler;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Model, Weights};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource};
+use perigee_ops::{
+    Activations, AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
+};
 use perigee_telemetry::Metrics;
 
 use super::{Counts, TestDriver, backend};
@@ -36,7 +38,7 @@ fn golden_logits_in_both_forms_and_in_chunks() {
         ("moonlight", Arch::Sm120a, Some(8)),
         ("grouped", Arch::Sm90a, None),
     ] {
-        let Some(backend) = backend(arch, seed, Arithmetic::F32) else { return };
+        let Some(backend) = backend(arch, seed, Activations::F32) else { return };
         let mut model = load(backend, name, CacheDType::F32);
         let prompt = &golden_prompts(name)[1];
         for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
@@ -56,19 +58,19 @@ fn golden_logits_in_both_forms_and_in_chunks() {
 /// States, logits and drafts of an Eagle3 draft are those of an independent implementation, and so are its whole runs.
 #[test]
 fn golden_drafts() {
-    if backend(Arch::Sm90a, None, Arithmetic::F32).is_none() {
+    if backend(Arch::Sm90a, None, Activations::F32).is_none() {
         return;
     }
-    eagle3::check(|| backend(Arch::Sm90a, Some(5), Arithmetic::F32).unwrap(), &eagle3::DRAFTS);
+    eagle3::check(|| backend(Arch::Sm90a, Some(5), Activations::F32).unwrap(), &eagle3::DRAFTS);
 }
 
 /// Logits of a prediction layer are those of a one-layer network over the rows that it is fed.
 #[test]
 fn prediction_layers_compute_what_they_should() {
-    if backend(Arch::Sm90a, None, Arithmetic::F32).is_none() {
+    if backend(Arch::Sm90a, None, Activations::F32).is_none() {
         return;
     }
-    mtp::check(|| backend(Arch::Sm90a, Some(6), Arithmetic::F32).unwrap());
+    mtp::check(|| backend(Arch::Sm90a, Some(6), Activations::F32).unwrap());
 }
 
 /// Replies with a draft model, recorded steps and rewinds included, have the bits that they have without one.
@@ -77,10 +79,10 @@ fn drafts_change_no_bits() {
     for (draft, arithmetic, dtype) in [
         (
             "draft-mla",
-            Arithmetic::Bf16,
+            Activations::Bf16,
             CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }),
         ),
-        ("draft-llama", Arithmetic::F32, CacheDType::Bf16),
+        ("draft-llama", Activations::F32, CacheDType::Bf16),
     ] {
         let target = eagle3::oracle().join("target");
         let config = speculation::Config {
@@ -107,7 +109,7 @@ fn a_prediction_layer_changes_no_bits() {
     let folder = tempfile::tempdir().unwrap();
     mtp::write_foreseeing(folder.path(), |_| ());
     let fp8 = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
-    for (arithmetic, dtype) in [(Arithmetic::F32, CacheDType::F32), (Arithmetic::Bf16, fp8)] {
+    for (arithmetic, dtype) in [(Activations::F32, CacheDType::F32), (Activations::Bf16, fp8)] {
         let Some(straight) = replies(folder.path(), None, arithmetic, dtype) else { return };
         let drafted = replies(folder.path(), Some(mtp::with_mtp()), arithmetic, dtype).unwrap();
         for (drafted, straight) in drafted.iter().zip(&straight) {
@@ -124,7 +126,7 @@ fn a_prediction_layer_changes_no_bits() {
 fn replies(
     folder: &Path,
     speculation: Option<speculation::Config>,
-    arithmetic: Arithmetic,
+    arithmetic: Activations,
     dtype: CacheDType,
 ) -> Option<Vec<Reply>> {
     let backend = backend(Arch::Sm90a, Some(3), arithmetic)?;
@@ -154,7 +156,7 @@ fn replies(
 fn tensor_cores_stay_near_golden_logits() {
     let mut differences = Vec::new();
     for (name, arch) in [("kimi", Arch::Sm90a), ("thinking", Arch::Sm80), ("moonlight", Arch::Sm120a)] {
-        let Some(backend) = backend(arch, None, Arithmetic::Bf16) else { return };
+        let Some(backend) = backend(arch, None, Activations::Bf16) else { return };
         let mut model = load(backend, name, CacheDType::Bf16);
         let prompt = &golden_prompts(name)[1];
         for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
@@ -170,7 +172,7 @@ fn tensor_cores_stay_near_golden_logits() {
 /// Rows of several sequences in one step have the bits that they have alone, with padding and in an eager step.
 #[test]
 fn logits_do_not_depend_on_company() {
-    for arithmetic in [Arithmetic::F32, Arithmetic::Bf16] {
+    for arithmetic in [Activations::F32, Activations::Bf16] {
         let Some(backend) = backend(Arch::Sm90a, Some(3), arithmetic) else { return };
         company_changes_no_bits(backend);
     }
@@ -209,7 +211,7 @@ fn company_changes_no_bits(backend: CudaBackend<TestDriver>) {
 /// A checkpoint with experts in NVFP4.
 #[test]
 fn a_modelopt_export_gives_the_expected_logits() {
-    if let Some(gpu) = backend(Arch::Sm90a, Some(5), Arithmetic::F32) {
+    if let Some(gpu) = backend(Arch::Sm90a, Some(5), Activations::F32) {
         expected_logits("emulated GPU", gpu);
     }
 }
@@ -237,7 +239,7 @@ fn nano_says_what_it_says_on_the_cpu() {
         tokens
     }
     for (arithmetic, activations) in
-        [(Arithmetic::F32, Activations::F32), (Arithmetic::Bf16, Activations::Bf16)]
+        [(Activations::F32, Activations::F32), (Activations::Bf16, Activations::Bf16)]
     {
         let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
         let counts = driver.counts.clone();
@@ -279,7 +281,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new("golden", true));
-    let backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
+    let backend = CudaBackend::new(driver, Activations::Bf16).unwrap();
     let equipped = Equipped::new(backend, CacheDType::Bf16);
     let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let at_ready = *counts.lock().unwrap();

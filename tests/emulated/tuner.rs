@@ -12,9 +12,9 @@ use perigee_cuda::tuner::{
     BenchSizes, Bucket, Candidate, Choices, Effort, Identity, KernelTime, Measurement, Product, Table, Tried,
     TuneError, Tuned, TunedOp, kernel_times, tune,
 };
-use perigee_cuda::{Arch, Arithmetic, CudaBackend, Format, Installation, Program, Stream};
+use perigee_cuda::{Arch, CudaBackend, Format, Installation, Program, Stream};
 use perigee_model::Blueprint;
-use perigee_ops::{AttentionForm, CacheDType, MlaShape, OpError};
+use perigee_ops::{Activations, AttentionForm, CacheDType, MlaShape, OpError};
 
 use super::{TestDriver, on_gpu};
 use crate::golden::{golden_folder, golden_prompts, load, step};
@@ -459,7 +459,7 @@ fn logits_and_blocks(
 ) -> Option<(Vec<f32>, u64)> {
     let driver = TestDriver::new(Arch::Sm90a, None)?;
     let counts = driver.counts.clone();
-    let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
+    let mut backend = CudaBackend::new(driver, Activations::Bf16).unwrap();
     prepare(&mut backend);
     let mut model = load(backend, "kimi", CacheDType::Bf16);
     let before = counts.lock().unwrap().blocks;

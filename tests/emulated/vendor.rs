@@ -6,10 +6,10 @@ use std::fs;
 use half::bf16;
 use perigee_cuda::kernels::repack;
 use perigee_cuda::tuner::{Bucket, Candidate, Choices, Effort, Measurement, Product, Table, TunedOp, tune};
-use perigee_cuda::{Arch, Arithmetic, CudaBackend, Driver, Format, Packer, Stream};
+use perigee_cuda::{Arch, CudaBackend, Driver, Format, Packer, Stream};
 use perigee_model::Blueprint;
 use perigee_numbers::tensor::{DType, TensorView};
-use perigee_ops::{AttentionForm, CacheDType};
+use perigee_ops::{Activations, AttentionForm, CacheDType};
 
 use super::tuner::{EFFORT, identity, made_up, op};
 use super::{Change, TestDriver};
@@ -124,7 +124,7 @@ fn steps_with_rows_of_prompts_are_the_vendors_where_that_is_faster() {
     let run = |vendor: bool, form: AttentionForm, num_tokens: usize| {
         let driver = TestDriver::new(Arch::Sm90a, None)?;
         let counts = driver.counts.clone();
-        let mut backend = CudaBackend::new(driver, Arithmetic::Bf16).unwrap();
+        let mut backend = CudaBackend::new(driver, Activations::Bf16).unwrap();
         if vendor {
             if !backend.use_vendor().unwrap() {
                 println!("skipped: no cuBLASLt");

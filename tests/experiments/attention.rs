@@ -2,9 +2,9 @@
 
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::{mla_decode, wgmma_mla_decode};
-use perigee_cuda::{Addresses, Arithmetic, Attention, AttentionCapacity, KvUp, KvUpType, Program, Stream};
+use perigee_cuda::{Addresses, Attention, AttentionCapacity, KvUp, KvUpType, Program, Stream};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
 
 use super::{device, edited, micros, on_gpu};
 use crate::emulated::TestDriver;
@@ -154,7 +154,7 @@ impl Layers {
         // Beyond the second cache, where there is a GPU.
         cache_shape.num_layers =
             if on_gpu() { (256usize << 20).div_ceil(layer_bytes).clamp(1, 64) } else { 1 };
-        let mut attention = Attention::new(stream, &shape, &capacity, Arithmetic::Bf16).unwrap();
+        let mut attention = Attention::new(stream, &shape, &capacity, Activations::Bf16).unwrap();
         attention.lists(&plan, 0).unwrap();
         assert_eq!(attention.num_passes(), 1);
         // The lists of items of this length: a row has its items behind those of the rows in front of it.

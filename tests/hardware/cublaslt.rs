@@ -5,7 +5,7 @@ use std::{fs, mem};
 
 use perigee::boot::engine::{EngineOptions, start_engine};
 use perigee::config::Settings;
-use perigee::config::device::{Activations, BackendChoice};
+use perigee::config::device::{ActivationsChoice, BackendChoice};
 use perigee::nano;
 use perigee_cuda::{Driver, Hardware};
 use perigee_model::Blueprint;
@@ -125,7 +125,7 @@ fn the_setting_without_the_library_ends_the_boot() {
         settings.kernels.cublaslt = true;
         settings.kernels.tune_seconds = 0;
         settings.device.backend = BackendChoice::Cuda;
-        settings.device.activations = Activations::Bf16;
+        settings.device.activations = ActivationsChoice::Bf16;
         let options = EngineOptions::from_settings(&settings, &blueprint).unwrap();
         let metrics = std::sync::Arc::new(Metrics::new(nano::NAME, false));
         let started = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ());

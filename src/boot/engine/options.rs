@@ -6,15 +6,15 @@ use std::time::Duration;
 use crate::boot::gpu::{Gpu, GpuError};
 use crate::boot::sight::TowerSource;
 use crate::config::{Settings, device};
-use perigee_cpu::{Activations, CpuOptions};
-use perigee_cuda::{Arithmetic, LaunchTimes};
+use perigee_cpu::CpuOptions;
+use perigee_cuda::LaunchTimes;
 use perigee_decoding::speculation;
 use perigee_engine::kv_tiers::{DiskOptions, TierOptions};
 use perigee_engine::scheduler;
 use perigee_model::Blueprint;
 use perigee_model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::CacheDType;
+use perigee_ops::{Activations, CacheDType};
 
 /// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
 const SMALL_MODEL_BYTES: usize = 32 << 20;
@@ -125,21 +125,13 @@ impl EngineOptions {
 
 /// The GPU that `device.backend = cuda` runs a network on.
 pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
-    let arithmetic = match activations(settings, blueprint) {
-        Activations::F32 => Arithmetic::F32,
-        Activations::Bf16 | Activations::Int8 => Arithmetic::Bf16,
-    };
-    Gpu::find(&settings.kernels, arithmetic)
+    Gpu::find(&settings.kernels, activations(settings, blueprint))
 }
 
 /// Type of the activations: the setting, or by the size of the network.
 fn activations(settings: &Settings, blueprint: &Blueprint) -> Activations {
-    match settings.device.activations {
-        device::Activations::Auto if is_small(blueprint) => Activations::F32,
-        device::Activations::Auto | device::Activations::Bf16 => Activations::Bf16,
-        device::Activations::F32 => Activations::F32,
-        device::Activations::Int8 => Activations::Int8,
-    }
+    let by_size = if is_small(blueprint) { Activations::F32 } else { Activations::Bf16 };
+    settings.device.activations.unless_auto(by_size)
 }
 
 /// One rank's share of the threads.

@@ -24,12 +24,12 @@ pub(crate) use patches::{Scratch as PatchScratch, attend as attend_patches};
 use super::buffer::{Cache, CachedRow};
 use super::layout::{LANES, PanelFormat, Product, RowFormat};
 use super::matrix::{PanelSource, Panels, pack_all};
-use super::rows::{Activations, Numerics, RowLayout};
+use super::rows::{Numerics, RowLayout};
 use super::simd::{self, Simd};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_numbers::threads::ThreadPool;
-use perigee_ops::{CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
+use perigee_ops::{Activations, CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Keys per step; a multiple of the lanes.

@@ -1,6 +1,6 @@
 //! Calibration on a device: what the host asks about a step, read back after it.
 
-use super::activations::MOE_ROWS;
+use super::buffers::MOE_ROWS;
 use super::ffn::{Ffn, Slots};
 use super::{Cache, CudaBackend, Experts, Router, Workspace};
 use crate::driver::Driver;

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use super::activations::{MOE_ROWS, Values};
+use super::buffers::{MOE_ROWS, Values};
 use super::ffn::{Ffn, Slots};
-use super::projection::{Arithmetic, Experts, Projection};
+use super::projection::{Experts, Projection};
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
 use crate::attention::{Addresses, Attention, KvUp};
 use crate::driver::{Driver, Transfer};
@@ -20,9 +20,9 @@ use crate::step::{self, Step};
 use crate::stream::{Buffer, Stream};
 use crate::weights::Matrix;
 use perigee_ops::{
-    AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftActivations, DraftAttentionMatrices,
-    DraftAttentionShape, DraftInput, DraftMatrices, DraftOps, DraftShape, GqaShape, MemoryNeeds, MlaShape,
-    NUM_STATES, OpError, RopeTable, Segment, StepPlan, expect,
+    Activations, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftActivations,
+    DraftAttentionMatrices, DraftAttentionShape, DraftInput, DraftMatrices, DraftOps, DraftShape, GqaShape,
+    MemoryNeeds, MlaShape, NUM_STATES, OpError, RopeTable, Segment, StepPlan, expect,
 };
 
 /// A draft's weights, plan, activations and cache.
@@ -144,7 +144,7 @@ struct Buffers {
 }
 
 /// Bytes of [`Buffers`], in the order of the fields.
-fn bytes(shape: &DraftShape, capacity: &Capacity, arithmetic: Arithmetic) -> [usize; 21] {
+fn bytes(shape: &DraftShape, capacity: &Capacity, arithmetic: Activations) -> [usize; 21] {
     let rows = capacity.max_tokens.max(step::padded(capacity.max_tokens));
     let ffn_rows = rows.min(MOE_ROWS);
     let (d, target) = (shape.hidden_size, shape.target_hidden_size);
@@ -162,7 +162,7 @@ fn bytes(shape: &DraftShape, capacity: &Capacity, arithmetic: Arithmetic) -> [us
         }
     };
     // Words of bf16 copies.
-    let half = |values: usize| if arithmetic == Arithmetic::Bf16 { values.div_ceil(2) } else { 0 };
+    let half = |values: usize| if arithmetic.are_rounded() { values.div_ceil(2) } else { 0 };
     let spreads = shape.draft_vocab_size < shape.vocab_size || shape.logit_scale != 1.0;
     [
         rows * target,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::activations::MOE_ROWS;
+use super::buffers::MOE_ROWS;
 use super::projection::Experts;
 use super::{CudaBackend, Router, Workspace, norm_params};
 use crate::driver::Driver;

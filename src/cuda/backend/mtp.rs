@@ -1,8 +1,8 @@
 //! Multi-token prediction layers on a device.
 
-use super::activations::Values;
+use super::buffers::Values;
 use super::draft::{copy, part};
-use super::projection::{Arithmetic, Projection};
+use super::projection::Projection;
 use super::{CudaBackend, Workspace};
 use crate::driver::Driver;
 use crate::kernels::draft::{self, RowsParams};
@@ -11,7 +11,7 @@ use crate::kernels::linear::Output;
 use crate::step;
 use crate::stream::Buffer;
 use perigee_ops::{
-    Backend, Capacity, DraftInput, FusionMatrices, ModelShape, MtpOps, OpError, StepPlan, expect,
+    Activations, Backend, Capacity, DraftInput, FusionMatrices, ModelShape, MtpOps, OpError, StepPlan, expect,
 };
 
 /// Weights in front of the layer.
@@ -24,10 +24,10 @@ pub struct Fusion {
 }
 
 /// Bytes of the product's input in f32 and, where tensor cores read it, in bf16.
-fn bytes(shape: &ModelShape, capacity: &Capacity, arithmetic: Arithmetic) -> [usize; 2] {
+fn bytes(shape: &ModelShape, capacity: &Capacity, arithmetic: Activations) -> [usize; 2] {
     let rows = capacity.max_tokens.max(step::padded(capacity.max_tokens));
     let values = rows * 2 * shape.hidden_size;
-    [4 * values, if arithmetic == Arithmetic::Bf16 { 2 * values } else { 0 }]
+    [4 * values, if arithmetic.are_rounded() { 2 * values } else { 0 }]
 }
 
 impl<D: Driver> MtpOps for CudaBackend<D> {

@@ -6,17 +6,7 @@ use crate::kernels::experts::{self, TILE_ROWS};
 use crate::tuner::Choices;
 use crate::weights::{Matrix, Packer, Tiled};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_ops::{ExpertMatrices, OpError, expect};
-
-/// How products are computed. Sums are f32 in both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// Inputs stay f32, weights are decoded to f32: exact to rounding, without tensor cores.
-    F32,
-    /// Inputs are rounded to bf16, weights are decoded to bf16 and multiplied on tensor cores. Weights of 32 bits, of
-    /// F16 and of the router stay with f32.
-    Bf16,
-}
+use perigee_ops::{Activations, ExpertMatrices, OpError, expect};
 
 /// A linear.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +90,7 @@ impl<D: Driver> CudaBackend<D> {
         host: &StoredMatrix<'_>,
     ) -> Result<Projection, OpError> {
         match self.arithmetic {
-            Arithmetic::Bf16 if Packer::packs(host) => {
+            Activations::Bf16 | Activations::Int8 if Packer::packs(host) => {
                 self.packer.pack(&mut self.stream, op, &[host], None).map(Projection::Tiles)
             }
             _ => Matrix::load(&mut self.stream, op, &[host]).map(Projection::Rows),
@@ -115,7 +105,7 @@ impl<D: Driver> CudaBackend<D> {
         let lists = [list(|e| e.gate_proj), list(|e| e.up_proj), list(|e| e.down_proj)];
         let [gate, up, down] = lists.each_ref().map(|list| list.iter().collect::<Vec<_>>());
         let packs = lists.iter().flatten().all(Packer::packs);
-        let experts = if self.arithmetic == Arithmetic::Bf16 && packs {
+        let experts = if self.arithmetic.are_rounded() && packs {
             Experts::Tiles {
                 gate_up: self.packer.pack(&mut self.stream, OP, &gate, Some(&up))?,
                 down: self.packer.pack(&mut self.stream, OP, &down, None)?,

@@ -1,7 +1,7 @@
 //! Vision towers on a device. Between the products everything is f32; products have a chunk of rows at a time.
 
-use super::activations::Values;
-use super::projection::{Arithmetic, Projection};
+use super::buffers::Values;
+use super::projection::Projection;
 use super::{CudaBackend, Workspace};
 use crate::driver::Driver;
 use crate::kernels::linear::Output;
@@ -12,8 +12,8 @@ use crate::stream::{Buffer, Stream};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_ops::{
-    BiasedMatrix, GridIndex, MERGE_SIDE, NormVectors, OpError, PATCH_VALUES, Picture, TOWER_NORM_EPS,
-    TowerCapacity, TowerMatrices, TowerOps, TowerShape, expect, patch_rotation,
+    Activations, BiasedMatrix, GridIndex, MERGE_SIDE, NormVectors, OpError, PATCH_VALUES, Picture,
+    TOWER_NORM_EPS, TowerCapacity, TowerMatrices, TowerOps, TowerShape, expect, patch_rotation,
 };
 
 /// Patches of a chunk; a multiple of the four of a token.
@@ -111,9 +111,9 @@ struct Buffers {
 }
 
 /// Bytes of [`Buffers`], in the order of the fields.
-fn bytes(shape: &TowerShape, capacity: &TowerCapacity, arithmetic: Arithmetic) -> [usize; 18] {
+fn bytes(shape: &TowerShape, capacity: &TowerCapacity, arithmetic: Activations) -> [usize; 18] {
     let (w, p, inner) = (shape.hidden_size, capacity.max_patches, shape.intermediate_size);
-    let half = |values: usize| if arithmetic == Arithmetic::Bf16 { 2 * values } else { 0 };
+    let half = |values: usize| if arithmetic.are_rounded() { 2 * values } else { 0 };
     let widest = CHUNK * inner.max(w);
     [
         p * PATCH_VALUES,

@@ -12,9 +12,9 @@ use super::{Effort, TuneError, timing};
 use crate::attention::KvUpType;
 use crate::kernels::ahead::Ahead;
 use crate::weights::Format;
-use crate::{Addresses, Arithmetic, Attention, AttentionCapacity, Driver, KvUp, Stream};
+use crate::{Addresses, Attention, AttentionCapacity, Driver, KvUp, Stream};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
 
 /// What buffers are called in an error.
 const WHAT: &str = "bench";
@@ -289,7 +289,7 @@ impl Layers {
         let layer_bytes = cache_shape.bytes();
         cache_shape.num_layers =
             effort.rotation_bytes.div_ceil(layer_bytes.max(1)).clamp(1, effort.max_copies);
-        let mut attention = Attention::new(stream, mla, capacity, Arithmetic::Bf16)?;
+        let mut attention = Attention::new(stream, mla, capacity, Activations::Bf16)?;
         let lists = attention.lists(&plan, 0)?.to_vec();
         let rows = plan.num_rows();
         let head = mla.qk_nope_head_dim + mla.v_head_dim;

@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(cheap.share_rows(2, 16, &[sure.clone(), vec![0.04, 0.01]]), [3, 0]);
         assert_eq!(cheap.share_rows(2, 4, &[sure.clone(), vec![0.85, 0.2]]), [1, 1], "room for two rows");
         assert_eq!(cheap.share_rows(1, 16, &[vec![0.05, 0.05, 0.05]]), [0]);
-        // Arithmetic dominates: a row costs what a step costs.
+        // Activations dominates: a row costs what a step costs.
         let dear = StepCost::new(&[(1, 1.0), (8, 8.0)]);
         assert_eq!(dear.share_rows(1, 16, &[sure]), [0]);
         assert!(cheap.could_pay(1, 16, 3) && !cheap.could_pay(8, 8, 3) && !dear.could_pay(1, 16, 3));

@@ -102,6 +102,90 @@ struct Gqa<H: HostOps> {
     cache: GqaCache,
 }
 
+impl<H: HostOps> Weights<H> {
+    fn load(ops: &mut H, host: &DraftMatrices<'_>) -> Result<Self, OpError> {
+        Ok(Self {
+            embed_tokens: host.embed_tokens.as_ref().map(|table| ops.load_matrix(table)).transpose()?,
+            states_norm: host.states_norm.as_ref().map(|gain| ops.load_vector(gain)).transpose()?,
+            state_norms: match &host.state_norms {
+                Some(gains) => {
+                    Some(gains.iter().map(|gain| ops.load_vector(gain)).collect::<Result<_, _>>()?)
+                }
+                None => None,
+            },
+            fc: ops.load_matrix(&host.fc)?,
+            input_layernorm: ops.load_vector(&host.input_layernorm)?,
+            hidden_norm: ops.load_vector(&host.hidden_norm)?,
+            o_proj: ops.load_matrix(&host.o_proj)?,
+            post_attention_layernorm: ops.load_vector(&host.post_attention_layernorm)?,
+            mlp: ops.load_experts(std::slice::from_ref(&host.mlp), 0)?,
+            norm: ops.load_vector(&host.norm)?,
+            lm_head: host.lm_head.as_ref().map(|head| ops.load_matrix(head)).transpose()?,
+            target_ids: host.target_ids.clone(),
+        })
+    }
+}
+
+impl<H: HostOps> Attention<H> {
+    /// Uploads the projections, with room for `tokens` rows; and the width of the result.
+    fn load(
+        ops: &mut H,
+        host: &DraftAttentionMatrices<'_>,
+        shape: &DraftAttentionShape,
+        tokens: usize,
+        cache: &CacheShape,
+    ) -> Result<(Self, usize), OpError> {
+        match (host, shape) {
+            (
+                DraftAttentionMatrices::Mla { query, kv_a, kv_a_norm, kv_up },
+                DraftAttentionShape::Mla { mla, .. },
+            ) => {
+                let query = match &**query {
+                    QueryMatrices::Latent { a, norm, b } => {
+                        let rank = a.shape().first().copied().unwrap_or(0);
+                        Query::Latent {
+                            a: ops.load_matrix(a)?,
+                            norm: ops.load_vector(norm)?,
+                            b: ops.load_matrix(b)?,
+                            raw: ops.allocate(tokens, rank)?,
+                            normed: ops.allocate(tokens, rank)?,
+                        }
+                    }
+                    QueryMatrices::Direct(q) => Query::Direct(ops.load_matrix(q)?),
+                };
+                let head = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
+                let parts = Mla {
+                    mla: *mla,
+                    query,
+                    kv_a: ops.load_matrix(kv_a)?,
+                    kv_a_norm: ops.load_vector(kv_a_norm)?,
+                    kv_up: ops.load_kv_up(kv_up, mla)?,
+                    queries: ops.allocate(tokens, mla.num_heads * head)?,
+                    latents: ops.allocate(tokens, mla.latent_dim())?,
+                    cache: ops.allocate_cache(cache)?,
+                    cache_shape: *cache,
+                };
+                Ok((Self::Mla(Box::new(parts)), mla.num_heads * mla.v_head_dim))
+            }
+            (DraftAttentionMatrices::Gqa { q, k, v }, DraftAttentionShape::Gqa(gqa)) => {
+                let (queries, keys) = (gqa.num_heads * gqa.head_dim, gqa.num_kv_heads * gqa.head_dim);
+                let parts = Gqa {
+                    gqa: *gqa,
+                    q: ops.load_matrix(q)?,
+                    k: ops.load_matrix(k)?,
+                    v: ops.load_matrix(v)?,
+                    queries: ops.allocate(tokens, queries)?,
+                    keys: ops.allocate(tokens, keys)?,
+                    values: ops.allocate(tokens, keys)?,
+                    cache: GqaCache::allocate(gqa, cache)?,
+                };
+                Ok((Self::Gqa(Box::new(parts)), queries))
+            }
+            _ => Err(OpError::ShapeMismatch { op: "load_draft", expected: vec![0], got: vec![1] }),
+        }
+    }
+}
+
 impl<H: HostOps> Mla<H> {
     fn run(
         &mut self,
@@ -271,84 +355,8 @@ impl<H: HostOps> DraftOps for H {
         cache: &CacheShape,
     ) -> Result<HostDraft<H>, OpError> {
         let (tokens, d, target) = (capacity.max_tokens, shape.hidden_size, shape.target_hidden_size);
-        let weights = Weights {
-            embed_tokens: match &host.embed_tokens {
-                Some(table) => Some(HostOps::load_matrix(self, table)?),
-                None => None,
-            },
-            states_norm: match &host.states_norm {
-                Some(gain) => Some(HostOps::load_vector(self, gain)?),
-                None => None,
-            },
-            state_norms: match &host.state_norms {
-                Some(gains) => Some(
-                    gains.iter().map(|gain| HostOps::load_vector(self, gain)).collect::<Result<_, _>>()?,
-                ),
-                None => None,
-            },
-            fc: HostOps::load_matrix(self, &host.fc)?,
-            input_layernorm: HostOps::load_vector(self, &host.input_layernorm)?,
-            hidden_norm: HostOps::load_vector(self, &host.hidden_norm)?,
-            o_proj: HostOps::load_matrix(self, &host.o_proj)?,
-            post_attention_layernorm: HostOps::load_vector(self, &host.post_attention_layernorm)?,
-            mlp: HostOps::load_experts(self, std::slice::from_ref(&host.mlp), 0)?,
-            norm: HostOps::load_vector(self, &host.norm)?,
-            lm_head: match &host.lm_head {
-                Some(head) => Some(HostOps::load_matrix(self, head)?),
-                None => None,
-            },
-            target_ids: host.target_ids.clone(),
-        };
-        let (attention, attended) = match (&host.attention, &shape.attention) {
-            (
-                DraftAttentionMatrices::Mla { query, kv_a, kv_a_norm, kv_up },
-                DraftAttentionShape::Mla { mla, .. },
-            ) => {
-                let query = match &**query {
-                    QueryMatrices::Latent { a, norm, b } => {
-                        let rank = a.shape().first().copied().unwrap_or(0);
-                        Query::Latent {
-                            a: HostOps::load_matrix(self, a)?,
-                            norm: HostOps::load_vector(self, norm)?,
-                            b: HostOps::load_matrix(self, b)?,
-                            raw: self.allocate(tokens, rank)?,
-                            normed: self.allocate(tokens, rank)?,
-                        }
-                    }
-                    QueryMatrices::Direct(q) => Query::Direct(HostOps::load_matrix(self, q)?),
-                };
-                let head = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
-                let parts = Mla {
-                    mla: *mla,
-                    query,
-                    kv_a: HostOps::load_matrix(self, kv_a)?,
-                    kv_a_norm: HostOps::load_vector(self, kv_a_norm)?,
-                    kv_up: HostOps::load_kv_up(self, kv_up, mla)?,
-                    queries: self.allocate(tokens, mla.num_heads * head)?,
-                    latents: self.allocate(tokens, mla.latent_dim())?,
-                    cache: HostOps::allocate_cache(self, cache)?,
-                    cache_shape: *cache,
-                };
-                (Attention::Mla(Box::new(parts)), mla.num_heads * mla.v_head_dim)
-            }
-            (DraftAttentionMatrices::Gqa { q, k, v }, DraftAttentionShape::Gqa(gqa)) => {
-                let (queries, keys) = (gqa.num_heads * gqa.head_dim, gqa.num_kv_heads * gqa.head_dim);
-                let parts = Gqa {
-                    gqa: *gqa,
-                    q: HostOps::load_matrix(self, q)?,
-                    k: HostOps::load_matrix(self, k)?,
-                    v: HostOps::load_matrix(self, v)?,
-                    queries: self.allocate(tokens, queries)?,
-                    keys: self.allocate(tokens, keys)?,
-                    values: self.allocate(tokens, keys)?,
-                    cache: GqaCache::allocate(gqa, cache)?,
-                };
-                (Attention::Gqa(Box::new(parts)), queries)
-            }
-            _ => {
-                return Err(OpError::ShapeMismatch { op: "load_draft", expected: vec![0], got: vec![1] });
-            }
-        };
+        let weights = Weights::load(self, host)?;
+        let (attention, attended) = Attention::load(self, &host.attention, &shape.attention, tokens, cache)?;
         let reduced = weights.target_ids.is_some();
         let (norms, state_norms) = (weights.states_norm.is_some(), weights.state_norms.is_some());
         Ok(HostDraft {

@@ -10,7 +10,8 @@ use crate::prune::prune;
 use crate::prune::rewrite::expert_layers;
 use crate::prune::select::Criterion;
 use crate::test_folder::{self, HIDDEN, Tiny};
-use perigee_cpu::{Activations, CpuBackend, CpuOptions};
+use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_ops::Activations;
 use perigee_ops::host::reference::ReferenceBackend;
 
 const TEXT: &str =

@@ -1,12 +1,11 @@
 //! Device memory of a step's intermediate results.
 
-use super::Arithmetic;
 use crate::driver::Driver;
 use crate::kernels::experts::TILE_ROWS;
 use crate::kernels::route;
 use crate::step;
 use crate::stream::{Buffer, Stream};
-use perigee_ops::{ModelShape, OpError};
+use perigee_ops::{Activations, ModelShape, OpError};
 
 /// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
 pub(super) const MOE_ROWS: usize = 2048;
@@ -31,7 +30,7 @@ impl Values {
 
 /// Device memory of a step's intermediate results, f32 unless stated.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Activations {
+pub(super) struct Buffers {
     /// `[T, D]`.
     pub(super) hidden: Buffer,
     /// `[T, D]`.
@@ -68,14 +67,14 @@ pub(super) struct Activations {
     pub(super) route_progress: Buffer,
 }
 
-/// Bytes of [`Activations`], in the order of the fields.
-fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 20] {
+/// Bytes of [`Buffers`], in the order of the fields.
+fn bytes(shape: &ModelShape, rows: usize, arithmetic: Activations) -> [usize; 20] {
     let (mla, router) = (&shape.mla, &shape.router);
     let rows = rows.max(step::padded(rows));
     let moe_rows = rows.min(MOE_ROWS);
     let tiles = route::max_tiles(moe_rows * router.top_k, router.num_experts, TILE_ROWS);
     // Words of bf16 copies.
-    let half = |values: usize| if arithmetic == Arithmetic::Bf16 { values.div_ceil(2) } else { 0 };
+    let half = |values: usize| if arithmetic.are_rounded() { values.div_ceil(2) } else { 0 };
     [
         rows * shape.hidden_size,
         rows * shape.hidden_size,
@@ -102,9 +101,9 @@ fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> [usize; 20]
     .map(|words| 4 * words)
 }
 
-impl Activations {
+impl Buffers {
     /// Bytes for steps of up to `rows` rows.
-    pub(super) fn bytes(shape: &ModelShape, rows: usize, arithmetic: Arithmetic) -> usize {
+    pub(super) fn bytes(shape: &ModelShape, rows: usize, arithmetic: Activations) -> usize {
         bytes(shape, rows, arithmetic).iter().sum()
     }
 
@@ -113,7 +112,7 @@ impl Activations {
         stream: &mut Stream<D>,
         shape: &ModelShape,
         rows: usize,
-        arithmetic: Arithmetic,
+        arithmetic: Activations,
     ) -> Result<Self, OpError> {
         let mut sizes = bytes(shape, rows, arithmetic).into_iter();
         let mut next = || match sizes.next().unwrap_or(0) {
