@@ -157,6 +157,18 @@ fn draft_table(
 
 fn table(i: &Inspection) -> String {
     let mut text = String::new();
+    write_facts(&mut text, i);
+    write_classes(&mut text, i);
+    for warning in &i.warnings {
+        let _ = writeln!(text, "\n  warning: {warning}");
+    }
+    write_problems(&mut text, i);
+    let _ = writeln!(text, "\n  servable: {}", if i.servable { "yes" } else { "no" });
+    text
+}
+
+/// One line per fact.
+fn write_facts(text: &mut String, i: &Inspection) {
     let architecture = match &i.architecture {
         [wrapper, inner] if wrapper != inner => format!("{wrapper} ({inner})"),
         [wrapper, _] => wrapper.clone(),
@@ -202,6 +214,10 @@ fn table(i: &Inspection) -> String {
     if let Some(pruned) = &i.pruned {
         fact("pruned", pruned.clone());
     }
+}
+
+/// A table of the weights by class, and the scales in it.
+fn write_classes(text: &mut String, i: &Inspection) {
     let _ = writeln!(
         text,
         "\n  {:<15} {:<10} {:>8} {:>10} {:>11} {:>6}  note",
@@ -234,9 +250,10 @@ fn table(i: &Inspection) -> String {
             scales.saturated
         );
     }
-    for warning in &i.warnings {
-        let _ = writeln!(text, "\n  warning: {warning}");
-    }
+}
+
+/// What keeps the checkpoint from being loaded.
+fn write_problems(text: &mut String, i: &Inspection) {
     let p = &i.problems;
     if let Some(hopeless) = &p.hopeless {
         let _ = writeln!(text, "\n  {hopeless}");
@@ -256,8 +273,6 @@ fn table(i: &Inspection) -> String {
             }
         }
     }
-    let _ = writeln!(text, "\n  servable: {}", if i.servable { "yes" } else { "no" });
-    text
 }
 
 /// `1026.4 B` style counts.

@@ -130,121 +130,184 @@ pub(super) fn is_requantized(source: &Checkpoint, target: &Checkpoint, plan: &Ex
 pub(super) fn audit(
     source: &Checkpoint,
     target: &Checkpoint,
-    mut pruning: Option<Pruning<'_>>,
+    pruning: Option<Pruning<'_>>,
     faults: &mut Faults,
     advance: &mut dyn FnMut(u64),
 ) -> QuantizedAudit {
-    let mut audit = QuantizedAudit::default();
-    let mut classes: BTreeMap<(&'static str, &'static str, &'static str), Sums> = BTreeMap::new();
-    let plan = pruning.as_ref().map(|pruning| pruning.plan);
+    let mut walk = Walk {
+        source,
+        target,
+        pruning,
+        faults,
+        audit: Default::default(),
+        classes: BTreeMap::new(),
+        searches: 0,
+    };
     let (before, mut after) = (stems(source), stems(target));
-    let mut searches = 0;
     for (stem, parts) in &before {
-        let place = match Counterpart::of(stem, plan) {
+        let place = match Counterpart::of(stem, walk.plan()) {
             Counterpart::Stem(place) => place,
             Counterpart::Dropped => {
-                audit.left_out += parts.len();
-                audit.accounted += parts.len();
+                walk.audit.left_out += parts.len();
+                walk.audit.accounted += parts.len();
                 continue;
             }
             Counterpart::Router => {
-                audit.accounted += parts.len();
+                walk.audit.accounted += parts.len();
                 continue;
             }
         };
         // A tensor that is no part of a linear is a stem of itself.
-        let Some(new_parts) = after.remove(place.as_str()) else {
-            if is_kv_scale(stem) {
-                audit.dropped_scales += parts.len();
-                continue;
+        match after.remove(place.as_str()) {
+            Some(new_parts) => {
+                let views = new_parts.iter().filter_map(|name| target.tensor(name));
+                views.for_each(|view| advance(view.bytes.len() as u64));
+                walk.compare((stem, parts), (&place, &new_parts));
             }
-            let origin = if place == *stem { String::new() } else { format!("; it must hold {stem}") };
-            faults.add(format!("{place}: missing ({} tensors of the source){origin}", parts.len()));
-            continue;
-        };
-        new_parts.iter().filter_map(|name| target.tensor(name)).for_each(|v| advance(v.bytes.len() as u64));
+            None => walk.missing((stem, parts), &place),
+        }
+    }
+    for (stem, parts) in after {
+        walk.extra(stem, &parts);
+    }
+    walk.check_scales();
+    walk.finish()
+}
+
+/// The walk over the source's linears, and what it has found.
+struct Walk<'a> {
+    source: &'a Checkpoint,
+    target: &'a Checkpoint,
+    pruning: Option<Pruning<'a>>,
+    faults: &'a mut Faults,
+    audit: QuantizedAudit,
+    /// By class and the formats in source and target.
+    classes: BTreeMap<(&'static str, &'static str, &'static str), Sums>,
+    /// Wrong experts whose holder was looked for.
+    searches: usize,
+}
+
+impl Walk<'_> {
+    fn plan(&self) -> Option<&ExpertPlan> {
+        self.pruning.as_ref().map(|pruning| pruning.plan)
+    }
+
+    fn missing(&mut self, (stem, parts): (&str, &BTreeSet<&str>), place: &str) {
+        if is_kv_scale(stem) {
+            self.audit.dropped_scales += parts.len();
+            return;
+        }
+        let origin = if place == stem { String::new() } else { format!("; it must hold {stem}") };
+        self.faults.add(format!("{place}: missing ({} tensors of the source){origin}", parts.len()));
+    }
+
+    /// Tensors of the target that no linear of the source has claimed.
+    fn extra(&mut self, stem: &str, parts: &BTreeSet<&str>) {
+        let is_router = || matches!(role(&format!("{stem}.weight")), Role::Router { .. });
+        match is_kv_scale(stem) {
+            true => self.audit.added_scales += parts.len(),
+            false if self.pruning.is_some() && is_router() => {}
+            false => self.faults.add(format!("{stem}: extra; nothing of the source belongs there")),
+        }
+    }
+
+    /// Compares the tensors of one linear: by bytes, and where these differ by value.
+    fn compare(
+        &mut self,
+        (stem, parts): (&str, &BTreeSet<&str>),
+        (place, new_parts): (&str, &BTreeSet<&str>),
+    ) {
+        let (source, target) = (self.source, self.target);
         let renamed = |name: &str| format!("{place}{}", &name[stem.len()..]);
         let is_equal = |name: &&&str| same((source, name), (target, &renamed(name))).is_ok();
         let num_equal = parts.iter().filter(is_equal).count();
-        audit.equal += num_equal;
-        if let Some(pruning) = &mut pruning {
+        self.audit.equal += num_equal;
+        if let Some(pruning) = &mut self.pruning {
             pruning.audit.count(stem, new_parts.len(), num_equal);
         }
-        let is_added = |name: &&&str| name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
         let is_new = |name: &&&str| !parts.contains(format!("{stem}{}", &name[place.len()..]).as_str());
-        let added = new_parts.iter().filter(is_new).filter(is_added).count();
-        audit.added_scales += added;
+        let added = new_parts.iter().filter(is_new).filter(|name| is_activation_scale(name)).count();
+        self.audit.added_scales += added;
         if num_equal == parts.len() && new_parts.len() == parts.len() + added {
-            audit.accounted += parts.len();
-            continue;
+            self.audit.accounted += parts.len();
+            return;
         }
-        let measured = measure((source, stem), (target, &place));
+        let measured = measure((source, stem), (target, place));
         parts.iter().for_each(|name| source.release(name, 0..usize::MAX));
         new_parts.iter().for_each(|name| target.release(name, 0..usize::MAX));
         match measured {
-            Ok(Measured { formats: [from, to], are_plain, wrong, weights, squared_error, squares }) => {
-                let error = ratio(squared_error, squares);
-                audit.accounted += parts.len();
-                audit.measured += 1;
-                let sums = classes.entry((ModuleClass::of(stem).name(), from, to)).or_default();
-                sums.linears += 1;
-                sums.weights += weights;
-                sums.squared_error += squared_error;
-                sums.squares += squares;
-                if error > sums.worst || sums.worst_name.is_empty() {
-                    (sums.worst, sums.worst_name) = (error, place.clone());
-                }
-                if error.is_nan() || error > wrong {
-                    searches += 1;
-                    let whose = match plan {
-                        Some(plan) if searches <= MAX_SEARCHES => {
-                            holder(source, (target, &place), stem, plan)
-                        }
-                        _ => String::new(),
-                    };
-                    faults.add(format!(
-                        "{place}: relative error {error:.4} against {stem} of the source; these are other weights{whose}"
-                    ));
-                } else if are_plain {
-                    faults.add(format!(
-                        "{place}: is {to} as {stem} of the source and differs from it; quantization leaves such tensors alone"
-                    ));
-                }
+            Ok(measured) => {
+                self.audit.accounted += parts.len();
+                self.audit.measured += 1;
+                self.judge(stem, place, measured);
             }
-            Err(problem) => faults.add(format!(
+            Err(problem) => self.faults.add(format!(
                 "{place}: differs from {stem} of the source, and cannot be measured: {problem}"
             )),
         }
     }
-    for (stem, parts) in after {
-        let is_router = || matches!(role(&format!("{stem}.weight")), Role::Router { .. });
-        match is_kv_scale(stem) {
-            true => audit.added_scales += parts.len(),
-            false if plan.is_some() && is_router() => {}
-            false => faults.add(format!("{stem}: extra; nothing of the source belongs there")),
+
+    /// Adds a measured linear to its class, and reports weights that are not the source's.
+    fn judge(&mut self, stem: &str, place: &str, measured: Measured) {
+        let Measured { formats: [from, to], are_plain, wrong, weights, squared_error, squares } = measured;
+        let error = ratio(squared_error, squares);
+        let sums = self.classes.entry((ModuleClass::of(stem).name(), from, to)).or_default();
+        sums.linears += 1;
+        sums.weights += weights;
+        sums.squared_error += squared_error;
+        sums.squares += squares;
+        if error > sums.worst || sums.worst_name.is_empty() {
+            (sums.worst, sums.worst_name) = (error, place.to_owned());
+        }
+        if error.is_nan() || error > wrong {
+            self.searches += 1;
+            let whose = match self.plan() {
+                Some(plan) if self.searches <= MAX_SEARCHES => {
+                    holder(self.source, (self.target, place), stem, plan)
+                }
+                _ => String::new(),
+            };
+            self.faults.add(format!(
+                "{place}: relative error {error:.4} against {stem} of the source; these are other weights{whose}"
+            ));
+        } else if are_plain {
+            self.faults.add(format!(
+                "{place}: is {to} as {stem} of the source and differs from it; quantization leaves such tensors alone"
+            ));
         }
     }
-    let class_error = |((class, source_format, target_format), s): ((_, _, _), Sums)| ClassError {
-        class,
-        source_format,
-        target_format,
-        linears: s.linears,
-        weights: s.weights,
-        relative_error: ratio(s.squared_error, s.squares),
-        worst: s.worst,
-        worst_name: s.worst_name,
-    };
-    let of_activations =
-        |name: &&str| name.ends_with(".input_scale") || name.ends_with(".input_global_scale");
-    for name in target.names().filter(|name| of_activations(name) || is_kv_scale(name)) {
-        let values = target.tensor(name).map(|view| view.to_f32()).unwrap_or_default();
-        if let Some(value) = values.into_iter().find(|value| !(value.is_finite() && *value > 0.0)) {
-            faults.add(format!("{name}: is {value}, a scale is a finite number above 0"));
+
+    /// Reports scales that are no scales.
+    fn check_scales(&mut self) {
+        let target = self.target;
+        for name in target.names().filter(|name| is_activation_scale(name) || is_kv_scale(name)) {
+            let values = target.tensor(name).map(|view| view.to_f32()).unwrap_or_default();
+            if let Some(value) = values.into_iter().find(|value| !(value.is_finite() && *value > 0.0)) {
+                self.faults.add(format!("{name}: is {value}, a scale is a finite number above 0"));
+            }
         }
     }
-    audit.classes = classes.into_iter().map(class_error).collect();
-    audit.classes.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
-    audit
+
+    fn finish(mut self) -> QuantizedAudit {
+        let class_error = |((class, source_format, target_format), s): ((_, _, _), Sums)| ClassError {
+            class,
+            source_format,
+            target_format,
+            linears: s.linears,
+            weights: s.weights,
+            relative_error: ratio(s.squared_error, s.squares),
+            worst: s.worst,
+            worst_name: s.worst_name,
+        };
+        self.audit.classes = self.classes.into_iter().map(class_error).collect();
+        self.audit.classes.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
+        self.audit
+    }
+}
+
+/// Whether a tensor is a scale of a linear's inputs.
+fn is_activation_scale(name: &str) -> bool {
+    name.ends_with(".input_scale") || name.ends_with(".input_global_scale")
 }
 
 /// Tensor names by the linear they belong to; any other tensor by its own name.
