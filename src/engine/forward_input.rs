@@ -1,12 +1,10 @@
 //! Converts the scheduler's batch to the backend's plan and lists the rows that need logits.
 
-use std::collections::HashMap;
-
-use super::live::LiveSequence;
 use super::pictures::Pictures;
-use super::step_state::Step;
-use crate::scheduler::{LogitsNeed, Scheduler, SeqId};
-use perigee_ops::{Row, StepPlan, TokenId, TokenSource};
+use super::sequences::Sequences;
+use super::step::{Step, Steps};
+use crate::scheduler::LogitsNeed;
+use perigee_ops::{Row, TokenId, TokenSource};
 
 /// A row of the step whose logits are needed; the list runs along `StepPlan::logits_rows`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,17 +30,16 @@ impl LogitsRow {
     pub(super) fn is_drafted(&self) -> bool {
         self.purpose == Purpose::Drafted
     }
+
+    pub(super) fn is_scored(&self) -> bool {
+        matches!(self.purpose, Purpose::Score(_))
+    }
 }
 
-/// Fills `plan` and the rows of `step` for its batch; both are emptied first.
-pub(super) fn build(
-    scheduler: &Scheduler,
-    live: &HashMap<SeqId, LiveSequence, ahash::RandomState>,
-    pictures: &Pictures,
-    step: &mut Step,
-    plan: &mut StepPlan,
-) {
-    let Step { batch, rows, sampled, .. } = step;
+/// Fills the backend's plan and the rows of the planned step for its batch; both are emptied first.
+pub(super) fn build(sequences: &Sequences, pictures: &Pictures, steps: &mut Steps) {
+    let Sequences { scheduler, live, .. } = sequences;
+    let Steps { planned: Step { batch, rows, sampled, .. }, plan, .. } = steps;
     plan.clear();
     rows.clear();
     for (index, chunk) in batch.chunks.iter().enumerate() {

@@ -9,9 +9,13 @@ use std::collections::VecDeque;
 use super::delivery::Outbox;
 use super::handle::EventSender;
 use super::request::EngineEvent;
+use super::sequences::Sequences;
+use crate::scheduler::{FinishReason, SeqId};
 use perigee_decoding::guard::{Event, Guard, Options, Verdict};
 use perigee_decoding::sampling::TokenMask;
-use perigee_ops::{Rule, SampleRow, TokenId};
+use perigee_model::Model;
+use perigee_ops::{Backend, Rule, SampleRow, TokenId};
+use perigee_telemetry::{GuardFigures, Metrics};
 
 /// An end token among this many most likely ids is taken between copies of a permitted repetition.
 const END_RANK: u32 = 20;
@@ -23,6 +27,8 @@ const SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 pub(super) struct Guarded {
     guard: Option<Box<Guard>>,
     held: VecDeque<EngineEvent>,
+    /// The guard's verdict on the last token, until it is applied.
+    verdict: Option<Verdict>,
     /// Reply tokens sent to the stream.
     sent: usize,
 }
@@ -32,6 +38,7 @@ impl Guarded {
         Self {
             guard: options.map(|options| Box::new(Guard::new(options, max_tokens as usize))),
             held: VecDeque::new(),
+            verdict: None,
             sent: 0,
         }
     }
@@ -72,9 +79,10 @@ impl Guarded {
         self.guard = None;
     }
 
-    /// Adds a token's event behind the held ones.
-    pub(super) fn push(&mut self, event: EngineEvent) {
+    /// Adds a token's event behind the held ones; [`obey`] applies the verdict on it.
+    pub(super) fn push(&mut self, event: EngineEvent, verdict: Verdict) {
         self.held.push_back(event);
+        self.verdict = Some(verdict);
     }
 
     /// Sends held tokens until `upto` reply tokens are sent.
@@ -111,10 +119,47 @@ impl Guarded {
     }
 }
 
-/// Writes an event of the guard to the log.
-pub(super) fn log(seq: u64, event: &Event) {
+/// Applies the guard's verdict on a sequence's last token: sends tokens, or removes them.
+pub(super) fn obey<B: Backend>(seq: SeqId, sequences: &mut Sequences, model: &mut Model<B>) {
+    let Sequences { live, outbox, metrics, .. } = sequences;
+    let Some(live) = live.get_mut(&seq) else { return };
+    let event = match live.guarded.verdict.take() {
+        None => None,
+        Some(Verdict::Deliver { upto, event }) => {
+            live.guarded.send(upto, &live.events, outbox);
+            if live.guarded.num_held() > 0 {
+                metrics.record_held_token();
+            }
+            event
+        }
+        Some(Verdict::Stop { event, .. }) => {
+            live.reply_tokens = live.guarded.drop_held();
+            Some(event)
+        }
+        Some(Verdict::Rescue { keep, event }) => {
+            // A sequence that has just reached its limit has left the scheduler; only the held tokens are dropped
+            // then.
+            if !sequences.cut_back(seq, keep, model)
+                && let Some(live) = sequences.live.get_mut(&seq)
+            {
+                live.reply_tokens = live.guarded.drop_held();
+            }
+            Some(event)
+        }
+    };
+    let (Some(event), Some(live)) = (event, sequences.live.get(&seq)) else { return };
+    let stranded = live.is_stranded();
+    report(seq, &event, &sequences.metrics);
+    sequences.outbox.push(&live.events, EngineEvent::Guard(Box::new(event)));
+    if stranded {
+        sequences.finish(seq, FinishReason::Repetition);
+    }
+}
+
+/// Writes an event of the guard to the log and the metrics.
+fn report(seq: SeqId, event: &Event, metrics: &Metrics) {
     tracing::warn!(
-        seq,
+        seq = seq.0,
         kind = event.kind.name(),
         phase = event.phase.name(),
         action = event.action.name(),
@@ -125,4 +170,12 @@ pub(super) fn log(seq: u64, event: &Event) {
         discarded = event.discarded,
         "degenerate reply"
     );
+    metrics.record_guard_event(&GuardFigures {
+        kind: event.kind.name(),
+        phase: event.phase.name(),
+        action: event.action.name(),
+        period: event.period,
+        copies: event.copies,
+        discarded: event.discarded,
+    });
 }

@@ -81,8 +81,8 @@ pub struct EngineSnapshot {
 
 /// A command from a handle to the engine thread.
 pub(super) enum Command {
-    /// Queue a sequence; `arrived` is the time of submission.
-    Submit { id: SeqId, request: Box<EngineRequest>, arrived: Instant, place: Place, events: EventSender },
+    /// Queue a sequence.
+    Submit(Box<Submission>),
     /// The stream was dropped.
     Abort(SeqId),
     /// The client needs no further tokens: rewind to `keep` reply tokens and finish.
@@ -93,6 +93,16 @@ pub(super) enum Command {
     TellAgain,
     /// End the thread once no sequence runs or waits.
     Shutdown,
+}
+
+/// A sequence on its way to the engine's thread.
+pub(super) struct Submission {
+    pub(super) id: SeqId,
+    pub(super) request: EngineRequest,
+    /// Time of the submission.
+    pub(super) arrived: Instant,
+    pub(super) place: Place,
+    pub(super) events: EventSender,
 }
 
 /// Engine-side end of a sequence's stream.
@@ -167,11 +177,10 @@ impl EngineHandle {
         let place = self.shared.places.take(request.prompt.len(), request.share, retry_after_s)?;
         let id = SeqId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
         let (sender, receiver) = events::unbounded_channel();
-        let request = Box::new(request);
         let (arrived, events) = (Instant::now(), EventSender(sender));
-        let command = Command::Submit { id, request, arrived, place, events };
+        let submission = Box::new(Submission { id, request, arrived, place, events });
         self.shared.submitted.fetch_add(1, Ordering::Relaxed);
-        if self.commands.send(command).is_err() {
+        if self.commands.send(Command::Submit(submission)).is_err() {
             self.shared.submitted.fetch_sub(1, Ordering::Relaxed);
             return Err(self.dead());
         }

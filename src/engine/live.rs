@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use super::constrained::Constrained;
-use super::drafting::SequenceDrafts;
 use super::guarded::Guarded;
 use super::handle::EventSender;
+use super::pictures::PictureUses;
 use super::place::Place;
-use super::request::Media;
+use super::request::{EngineRequest, Media};
+use super::sequence_drafts::SequenceDrafts;
 use crate::scheduler::FinishReason;
-use perigee_decoding::guard;
-use perigee_decoding::sampling::{BlockGuide, SamplingParams, TokenConstraint};
+use perigee_decoding::sampling::{BlockGuide, ConstraintBroken, SamplingParams};
 use perigee_ops::{Row, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, TokenId};
 use perigee_telemetry::{FinishLabel, Metrics, RequestFigures};
 
@@ -28,6 +28,8 @@ pub(super) struct LiveSequence {
     pub(super) drafts: Option<Box<SequenceDrafts>>,
     /// Pictures in the prompt.
     pub(super) media: Vec<Media>,
+    /// Rows of those pictures that the prompt still needs; `None` before they are taken and after.
+    pub(super) pictures: Option<PictureUses>,
     /// A loop was found in a constrained reply: only the shortest path to its end remains allowed.
     winding_up: bool,
     /// Its place in the queue, until it is admitted.
@@ -44,29 +46,24 @@ pub(super) struct LiveSequence {
 
 impl LiveSequence {
     pub(super) fn new(
-        params: SamplingParams,
-        prompt_tokens: usize,
-        guard: Option<guard::Options>,
-        constraint: Option<Box<dyn TokenConstraint>>,
+        request: EngineRequest,
         drafts: Option<Box<SequenceDrafts>>,
-        media: Vec<Media>,
         arrived: Instant,
         place: Place,
         events: EventSender,
     ) -> Self {
-        let guide = params.block_rule.clone().map(BlockGuide::new);
-        let guarded = Guarded::new(guard, params.max_tokens);
+        let EngineRequest { prompt, sampling: params, guard, constraint, media, .. } = request;
         Self {
-            params,
             events,
-            guide,
-            guarded,
+            guide: params.block_rule.clone().map(BlockGuide::new),
+            guarded: Guarded::new(guard, params.max_tokens),
             constraint: constraint.map(Constrained::new),
             drafts,
             media,
+            pictures: None,
             winding_up: false,
             place: Some(place),
-            prompt_tokens,
+            prompt_tokens: prompt.len(),
             cached_tokens: 0,
             reply_tokens: 0,
             preemptions: 0,
@@ -74,6 +71,7 @@ impl LiveSequence {
             admitted: None,
             first_token: None,
             last_token: None,
+            params,
         }
     }
 
@@ -135,6 +133,20 @@ impl LiveSequence {
         if let Some(guide) = &mut self.guide {
             guide.advance(token);
         }
+    }
+
+    /// Cuts the reply to its first `keep` tokens, where `tokens` are the prompt and these. Errors: the constraint
+    /// cannot go back; the sequence must end.
+    pub(super) fn cut_back(&mut self, keep: usize, tokens: &[u32]) -> Result<(), ConstraintBroken> {
+        let back = self.reply_tokens - keep;
+        self.reply_tokens = keep;
+        self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.rewind(back))?;
+        if let Some(guide) = &mut self.guide {
+            guide.replay(&tokens[self.prompt_tokens..]);
+        }
+        self.guarded.rewind(keep);
+        self.drafts.iter_mut().for_each(|drafts| drafts.cut_back());
+        Ok(())
     }
 
     /// Reply tokens that remain, as the constraint counts them.

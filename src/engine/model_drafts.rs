@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use super::live::row_of;
-use super::step_state::StepLoop;
-use crate::scheduler::{Scheduler, SeqId};
+use super::sequences::{Live, Sequences};
+use crate::scheduler::{Batch, Scheduler, SeqId};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation::StepCost;
 use perigee_model::Model;
@@ -18,7 +18,6 @@ use perigee_ops::{
     Backend, BlockId, DraftInput, OpError, Outcomes, Row, RowFlags, SampleRow, SampleRows, StepPlan, Ticket,
     TokenId, TokenSource,
 };
-use perigee_telemetry::DraftSkip;
 
 /// State of the draft model beside the steps.
 pub(super) struct ModelDrafts {
@@ -63,15 +62,12 @@ struct Guessing {
 }
 
 /// Why a draft model is given up.
-enum Fault {
-    Op(OpError),
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error(transparent)]
+    Op(#[from] OpError),
+    #[error("its logits are no numbers")]
     NotNumbers,
-}
-
-impl From<OpError> for Fault {
-    fn from(error: OpError) -> Self {
-        Self::Op(error)
-    }
 }
 
 impl ModelDrafts {
@@ -90,6 +86,91 @@ impl ModelDrafts {
             steps: Vec::new(),
             outcomes: Outcomes::default(),
         }
+    }
+
+    /// Seconds of the model's steps by rows.
+    pub(super) fn cost(&self) -> &StepCost {
+        &self.cost
+    }
+
+    /// Whether there are rows of the last step to read.
+    pub(super) fn has_captured(&self) -> bool {
+        !self.captured.is_empty()
+    }
+
+    /// Notes the rows of a step that was just computed, to be read; those of the step before are left unread.
+    pub(super) fn capture(&mut self, batch: &Batch, live: &mut Live) {
+        self.skip_captured(live);
+        let mut first_row = 0;
+        for chunk in &batch.chunks {
+            let rows = chunk.len + chunk.draft.len();
+            let (seq, start, expanded_until) = (chunk.seq, chunk.start, chunk.expanded_until);
+            let drafts = live.get_mut(&seq).and_then(|live| live.drafts.as_deref_mut());
+            let is_behind = drafts.is_some_and(|drafts| {
+                // From the beginning on the model can follow again.
+                drafts.model_is_behind &= start > 0;
+                drafts.model_is_behind
+            });
+            if !is_behind {
+                self.captured.push(Captured { seq, start, rows, first_row, expanded_until });
+            }
+            first_row += rows;
+        }
+    }
+
+    /// Leaves the rows of the last step unread: the model knows too little of their sequences from then on.
+    pub(super) fn skip_captured(&mut self, live: &mut Live) {
+        for rows in self.captured.drain(..) {
+            if let Some(drafts) = live.get_mut(&rows.seq).and_then(|live| live.drafts.as_deref_mut()) {
+                drafts.model_is_behind = true;
+            }
+        }
+    }
+
+    /// Guesses for the sequences `wanted`, at most so many tokens for each, and appends the guesses. Everything the
+    /// last step computed is read, whoever is wanted. After a fault the model must be switched off.
+    pub(super) fn guess<B: Backend>(
+        &mut self,
+        wanted: &[(SeqId, usize)],
+        guesses: &mut Vec<(SeqId, Vec<u32>)>,
+        sequences: &mut Sequences,
+        model: &mut Model<B>,
+    ) -> Result<(), Fault> {
+        let begun = Instant::now();
+        self.guessing.clear();
+        let wanted = wanted.iter().filter(|(_, limit)| *limit > 0);
+        self.guessing.extend(wanted.map(|&(seq, limit)| Guessing { seq, row: Row(0), drawn: 0, limit }));
+        let run = self.run(sequences, model);
+        let outcome = self.fetch(guesses, model).and(run);
+        for (seq, tokens) in &*guesses {
+            // What was drawn is not part of the reply.
+            let removed: Vec<TokenId> = tokens.iter().map(|id| TokenId(*id)).collect();
+            sequences.take_back(*seq, &removed, model);
+        }
+        self.observe_steps(begun.elapsed());
+        self.spent += begun.elapsed();
+        outcome
+    }
+
+    /// Enqueues the model's steps and the draws behind them.
+    fn run<B: Backend>(&mut self, sequences: &Sequences, model: &mut Model<B>) -> Result<(), Fault> {
+        self.plan_captured(&sequences.scheduler);
+        let mut captured = true;
+        while self.plan.num_rows() > 0 {
+            let input = match captured {
+                true => DraftInput::Captured(&self.source),
+                false => DraftInput::Own(&self.source),
+            };
+            model.draft(&self.plan, input)?;
+            captured = false;
+            self.steps.push(self.plan.num_rows());
+            self.draw(sequences, model)?;
+            if self.guessing.is_empty() {
+                break;
+            }
+            self.plan_guesses(&sequences.scheduler);
+        }
+        Ok(())
     }
 
     /// Plans the captured rows of which the next token is known; those of `guessing` sequences get
@@ -152,100 +233,12 @@ impl ModelDrafts {
             plan.logits_rows.push(guess.row);
         }
     }
-}
-
-impl<B: Backend> StepLoop<B> {
-    /// Notes the rows of the step just computed, for the draft model to read.
-    pub(super) fn note_captured(&mut self) {
-        self.skip_captured();
-        let Some(model) = &mut self.model_drafts else { return };
-        let mut first_row = 0;
-        for chunk in &self.step.batch.chunks {
-            let rows = chunk.len + chunk.draft.len();
-            let (seq, start, expanded_until) = (chunk.seq, chunk.start, chunk.expanded_until);
-            let drafts = self.live.get_mut(&seq).and_then(|live| live.drafts.as_deref_mut());
-            let is_behind = drafts.is_some_and(|drafts| {
-                // From the beginning on the model can follow again.
-                drafts.model_is_behind &= start > 0;
-                drafts.model_is_behind
-            });
-            if !is_behind {
-                model.captured.push(Captured { seq, start, rows, first_row, expanded_until });
-            }
-            first_row += rows;
-        }
-    }
-
-    /// Runs the draft model for the sequences `wanted`, of which each gets at most so many tokens;
-    /// the guesses are appended to `drafted`. Everything the last step computed is read, whoever is
-    /// wanted. A model that fails is switched off.
-    pub(super) fn draft_with_model(
-        &mut self,
-        wanted: impl Iterator<Item = (SeqId, usize)>,
-        drafted: &mut Vec<(SeqId, Vec<u32>)>,
-    ) {
-        let Some(mut model) = self.model_drafts.take() else { return };
-        let begun = Instant::now();
-        model.guessing.clear();
-        model.guessing.extend(wanted.filter(|(_, limit)| *limit > 0).map(|(seq, limit)| Guessing {
-            seq,
-            row: Row(0),
-            drawn: 0,
-            limit,
-        }));
-        let run = self.run_draft_model(&mut model);
-        let outcome = self.fetch_guesses(&mut model, drafted).and(run);
-        for (seq, tokens) in &*drafted {
-            // What was drawn is not part of the reply.
-            let removed: Vec<TokenId> = tokens.iter().map(|id| TokenId(*id)).collect();
-            self.take_back(*seq, &removed);
-        }
-        model.observe_steps(begun.elapsed());
-        model.spent += begun.elapsed();
-        match outcome {
-            Ok(()) => self.model_drafts = Some(model),
-            Err(fault) => {
-                let reason = match fault {
-                    Fault::Op(error) => error.to_string(),
-                    Fault::NotNumbers => "its logits are no numbers".into(),
-                };
-                tracing::warn!(
-                    reason,
-                    "the draft model failed and is switched off; replies are not affected"
-                );
-                self.metrics.record_draft_skips(DraftSkip::Fault, 1);
-                self.model.drop_draft();
-                drafted.clear();
-            }
-        }
-    }
-
-    /// Enqueues the model's steps and the draws behind them.
-    fn run_draft_model(&mut self, drafts: &mut ModelDrafts) -> Result<(), Fault> {
-        drafts.plan_captured(&self.scheduler);
-        let mut captured = true;
-        while drafts.plan.num_rows() > 0 {
-            let input = match captured {
-                true => DraftInput::Captured(&drafts.source),
-                false => DraftInput::Own(&drafts.source),
-            };
-            self.model.draft(&drafts.plan, input)?;
-            captured = false;
-            drafts.steps.push(drafts.plan.num_rows());
-            self.sample_guesses(drafts)?;
-            if drafts.guessing.is_empty() {
-                break;
-            }
-            drafts.plan_guesses(&self.scheduler);
-        }
-        Ok(())
-    }
 
     /// Draws a token for each guessing sequence, with the noise that the target will draw it with.
-    fn sample_guesses(&mut self, drafts: &mut ModelDrafts) -> Result<(), Fault> {
+    fn draw<B: Backend>(&mut self, sequences: &Sequences, model: &mut Model<B>) -> Result<(), Fault> {
         let (mut rows, mut seqs) = (SampleRows::default(), Vec::new());
-        for (index, guess) in drafts.guessing.iter().enumerate() {
-            let Some(live) = self.live.get(&guess.seq) else { continue };
+        for (index, guess) in self.guessing.iter().enumerate() {
+            let Some(live) = sequences.live.get(&guess.seq) else { continue };
             let (params, first) = (&live.params, rows.forbidden.len() as u32);
             let position = (live.reply_tokens + guess.drawn) as u64;
             if position < u64::from(params.min_tokens) {
@@ -261,7 +254,7 @@ impl<B: Backend> StepLoop<B> {
             seqs.push(guess.seq);
             rows.rows.push(SampleRow {
                 row: Row(index as u32),
-                slot: self.scheduler.seq_slot(guess.seq),
+                slot: sequences.scheduler.seq_slot(guess.seq),
                 forbidden: (first, rows.forbidden.len() as u32),
                 mask,
                 top: SampleRow::NO_LOGPROBS,
@@ -269,60 +262,33 @@ impl<B: Backend> StepLoop<B> {
             });
         }
         if rows.rows.is_empty() {
-            drafts.guessing.clear();
+            self.guessing.clear();
             return Ok(());
         }
-        drafts.draws.push((self.model.sample(&rows)?, seqs));
-        drafts.guessing.iter_mut().for_each(|guess| guess.drawn += 1);
+        self.draws.push((model.sample(&rows)?, seqs));
+        self.guessing.iter_mut().for_each(|guess| guess.drawn += 1);
         Ok(())
     }
 
-    /// Waits for the draws and appends their tokens to `drafted`.
-    fn fetch_guesses(
+    /// Waits for the draws and appends their tokens to `guesses`.
+    fn fetch<B: Backend>(
         &mut self,
-        drafts: &mut ModelDrafts,
-        drafted: &mut Vec<(SeqId, Vec<u32>)>,
+        guesses: &mut Vec<(SeqId, Vec<u32>)>,
+        model: &mut Model<B>,
     ) -> Result<(), Fault> {
         let mut numbers = true;
-        for (ticket, seqs) in drafts.draws.drain(..) {
-            drafts.outcomes.clear();
-            self.model.wait(ticket, &mut drafts.outcomes)?;
-            for (seq, outcome) in seqs.into_iter().zip(&drafts.outcomes.rows) {
+        for (ticket, seqs) in self.draws.drain(..) {
+            self.outcomes.clear();
+            model.wait(ticket, &mut self.outcomes)?;
+            for (seq, outcome) in seqs.into_iter().zip(&self.outcomes.rows) {
                 numbers &= !outcome.flags.has(RowFlags::NON_FINITE) && !outcome.flags.has(RowFlags::FLAT);
-                match drafted.iter_mut().find(|(drafted, _)| *drafted == seq) {
+                match guesses.iter_mut().find(|(guessed, _)| *guessed == seq) {
                     Some((_, tokens)) => tokens.push(outcome.token.0),
-                    None => drafted.push((seq, vec![outcome.token.0])),
+                    None => guesses.push((seq, vec![outcome.token.0])),
                 }
             }
         }
         if numbers { Ok(()) } else { Err(Fault::NotNumbers) }
-    }
-
-    /// How many tokens the draft model should draft for each of `base` sequences, by the chance that
-    /// one of its tokens holds; 0 without a model.
-    pub(super) fn model_draft_len(&self, base: usize, max_rows: usize, chance: f32) -> usize {
-        let Some(model) = &self.model_drafts else { return 0 };
-        let config = self.drafting.config();
-        if !config.adaptive {
-            return config.max_tokens;
-        }
-        let cost = self.drafting.cost();
-        cost.model_draft_len(base.max(1), max_rows, config.max_tokens, f64::from(chance), &model.cost)
-    }
-
-    /// Whether the draft model has rows of the last step to read.
-    pub(super) fn model_waits(&self) -> bool {
-        self.model_drafts.as_ref().is_some_and(|model| !model.captured.is_empty())
-    }
-
-    /// Leaves the rows of the last step unread: the model knows too little of their sequences from then on.
-    pub(super) fn skip_captured(&mut self) {
-        let Some(model) = &mut self.model_drafts else { return };
-        for rows in model.captured.drain(..) {
-            if let Some(drafts) = self.live.get_mut(&rows.seq).and_then(|live| live.drafts.as_deref_mut()) {
-                drafts.model_is_behind = true;
-            }
-        }
     }
 }
 

@@ -5,15 +5,16 @@
 //! written, the sequence is released. A picture whose tokens lie wholly in a cached prefix is not encoded. The rows are given back once
 //! the prompt's tokens that need them are computed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::kept_rows::KeptRows;
+use super::kept_rows::{KeptRows, Lease, Taken};
 use super::request::Media;
-use super::step_state::StepLoop;
-use crate::scheduler::{FinishReason, MediaHash, Scheduler, SeqId};
+use super::sequences::Sequences;
+use crate::scheduler::{FinishReason, MediaHash, SeqId};
+use perigee_model::Model;
 use perigee_ops::{Backend, OpError, Picture, TokenId, TokenSource};
+use perigee_telemetry::Metrics;
 
 /// Sizes of a tower, as the engine needs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,19 +35,19 @@ impl VisionFacts {
 }
 
 /// Pictures under way and kept.
-#[derive(Default)]
 pub(super) struct Pictures {
     max_patches: usize,
     kept: KeptRows,
-    uses: HashMap<SeqId, Uses, ahash::RandomState>,
+    /// Sequences that use pictures.
+    users: Vec<SeqId>,
     job: Option<Job>,
+    metrics: Arc<Metrics>,
 }
 
 /// Pictures that a sequence uses.
-#[derive(Default)]
-struct Uses {
+pub(super) struct PictureUses {
     /// Each with the end of its tokens.
-    pictures: Vec<(MediaHash, usize)>,
+    pictures: Vec<(Lease, usize)>,
     /// The sequence was released. If it is held again, it needs other pictures.
     released: bool,
 }
@@ -61,15 +62,78 @@ struct Job {
     spent: Duration,
 }
 
+impl Job {
+    fn new() -> Self {
+        Self {
+            pictures: Vec::new(),
+            seqs: Vec::new(),
+            next_block: 0,
+            began: Instant::now(),
+            spent: Duration::ZERO,
+        }
+    }
+
+    /// Adds pictures that a sequence waits for, as far as the tower has room for them.
+    fn add(&mut self, seq: SeqId, absent: &[&Media], max_patches: usize) {
+        let mut patches = self.num_patches();
+        let mut waits = false;
+        for media in absent {
+            if self.pictures.iter().any(|(hash, _)| *hash == media.hash) {
+                waits = true;
+                continue;
+            }
+            patches += media.picture.num_patches();
+            if patches > max_patches && !self.pictures.is_empty() {
+                break;
+            }
+            self.pictures.push((media.hash, media.picture.clone()));
+            waits = true;
+        }
+        if waits {
+            self.seqs.push(seq);
+        }
+    }
+
+    fn num_patches(&self) -> usize {
+        self.pictures.iter().map(|(_, picture)| picture.num_patches()).sum()
+    }
+
+    /// Runs the tower's next block of `num_blocks`, or stores the rows of the pictures behind the last.
+    fn run<B: Backend>(
+        &mut self,
+        num_blocks: usize,
+        kept: &KeptRows,
+        model: &mut Model<B>,
+    ) -> Result<(), OpError> {
+        let began = Instant::now();
+        match self.next_block {
+            0 => {
+                let pictures: Vec<&Picture> = self.pictures.iter().map(|(_, picture)| &**picture).collect();
+                model.begin_pictures(&pictures)?;
+                model.tower_block(0)?;
+            }
+            block if block < num_blocks => model.tower_block(block)?,
+            _ => {
+                let rows = self.pictures.iter().flat_map(|(hash, picture)| {
+                    (0..picture.num_tokens()).map(|token| kept.row(hash, token).expect("its rows are taken"))
+                });
+                model.project_pictures(&rows.collect::<Vec<_>>())?;
+            }
+        }
+        self.next_block += 1;
+        self.spent += began.elapsed();
+        Ok(())
+    }
+}
+
 impl Pictures {
-    pub(super) fn new(facts: Option<VisionFacts>) -> Self {
-        match facts {
-            None => Self::default(),
-            Some(facts) => Self {
-                max_patches: facts.max_patches,
-                kept: KeptRows::new(facts.num_rows),
-                ..Self::default()
-            },
+    pub(super) fn new(facts: Option<VisionFacts>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            max_patches: facts.map_or(0, |facts| facts.max_patches),
+            kept: facts.map(|facts| KeptRows::new(facts.num_rows)).unwrap_or_default(),
+            users: Vec::new(),
+            job: None,
+            metrics,
         }
     }
 
@@ -91,161 +155,103 @@ impl Pictures {
         }
     }
 
-    /// Gives back all that a sequence uses.
-    pub(super) fn end(&mut self, seq: SeqId) {
-        for (hash, _) in self.uses.remove(&seq).unwrap_or_default().pictures {
-            self.kept.release(&hash);
-        }
-    }
-
-    /// Gives back pictures whose tokens are computed.
-    pub(super) fn give_back(&mut self, scheduler: &Scheduler) {
-        for (seq, uses) in &mut self.uses {
-            if !scheduler.is_running(*seq) {
-                continue;
-            }
-            let computed = scheduler.computed(*seq);
-            uses.pictures.retain(|(hash, end)| {
-                let needed = *end > computed;
-                if !needed {
-                    self.kept.release(hash);
-                }
-                needed
-            });
-        }
-        self.uses.retain(|_, uses| !(uses.released && uses.pictures.is_empty()));
-    }
-
-    /// Takes the job out, and forgets those of its pictures that no other sequence uses; returns the sequences that wait for them.
-    pub(super) fn fail(&mut self) -> Vec<SeqId> {
-        let Some(job) = self.job.take() else { return Vec::new() };
-        job.seqs.iter().for_each(|seq| self.end(*seq));
-        job.pictures.iter().for_each(|(hash, _)| self.kept.remove_unused(hash));
-        job.seqs
-    }
-}
-
-impl<B: Backend> StepLoop<B> {
     /// Advances the tower by a block, and releases the sequences whose pictures are at hand. No effect without held sequences.
-    pub(super) fn see(&mut self) -> Result<(), OpError> {
-        let Some(num_blocks) = self.model.tower_blocks() else { return Ok(()) };
+    pub(super) fn advance<B: Backend>(
+        &mut self,
+        sequences: &mut Sequences,
+        model: &mut Model<B>,
+    ) -> Result<(), OpError> {
+        let Some(num_blocks) = model.tower_blocks() else { return Ok(()) };
         // A use ends with the rows' last reader, which is enqueued before the tower's next write.
-        self.pictures.give_back(&self.scheduler);
-        self.prepare();
-        let Some(job) = &mut self.pictures.job else { return Ok(()) };
-        if !job.seqs.iter().any(|seq| self.scheduler.contains(*seq)) {
-            self.pictures.fail();
+        self.give_back(sequences);
+        self.prepare(sequences);
+        let Some(job) = &mut self.job else { return Ok(()) };
+        if !job.seqs.iter().any(|seq| sequences.scheduler.contains(*seq)) {
+            self.fail(sequences);
             return Ok(());
         }
-        let began = Instant::now();
-        match job.next_block {
-            0 => {
-                let pictures: Vec<&Picture> = job.pictures.iter().map(|(_, picture)| &**picture).collect();
-                self.model.begin_pictures(&pictures)?;
-                self.model.tower_block(0)?;
-            }
-            block if block < num_blocks => self.model.tower_block(block)?,
-            _ => {
-                let kept = &self.pictures.kept;
-                let rows = job.pictures.iter().flat_map(|(hash, picture)| {
-                    (0..picture.num_tokens()).map(|token| kept.row(hash, token).expect("its rows are taken"))
-                });
-                self.model.project_pictures(&rows.collect::<Vec<_>>())?;
-            }
-        }
-        job.next_block += 1;
-        job.spent += began.elapsed();
+        job.run(num_blocks, &self.kept, model)?;
         if job.next_block > num_blocks
-            && let Some(job) = self.pictures.job.take()
+            && let Some(job) = self.job.take()
         {
-            let patches = job.pictures.iter().map(|(_, picture)| picture.num_patches()).sum();
-            self.metrics.record_encoded(patches, job.spent, job.began.elapsed());
-            job.pictures.iter().for_each(|(hash, _)| self.pictures.kept.set_ready(hash));
-            self.prepare();
+            self.metrics.record_encoded(job.num_patches(), job.spent, job.began.elapsed());
+            job.pictures.iter().for_each(|(hash, _)| self.kept.set_ready(hash));
+            self.prepare(sequences);
         }
         Ok(())
     }
 
+    /// Gives back pictures whose tokens are computed.
+    fn give_back(&mut self, sequences: &mut Sequences) {
+        let Sequences { scheduler, live, .. } = sequences;
+        self.users.retain(|seq| {
+            let Some(live) = live.get_mut(seq) else { return false };
+            let Some(uses) = &mut live.pictures else { return false };
+            if scheduler.is_running(*seq) {
+                let computed = scheduler.computed(*seq);
+                uses.pictures.retain(|(_, end)| *end > computed);
+            }
+            let all_given_back = uses.released && uses.pictures.is_empty();
+            if all_given_back {
+                live.pictures = None;
+            }
+            !all_given_back
+        });
+    }
+
     /// Takes rows for the pictures of held sequences, in their order; releases the sequences whose pictures are written, and gives the
     /// others' to the tower if it is free.
-    fn prepare(&mut self) {
-        let held: Vec<SeqId> = self.scheduler.held().collect();
+    fn prepare(&mut self, sequences: &mut Sequences) {
+        let Sequences { scheduler, live, .. } = sequences;
+        let held: Vec<SeqId> = scheduler.held().collect();
         let mut job: Option<Job> = None;
         let mut full = false;
         for seq in held {
-            let Some(live) = self.live.get(&seq) else { continue };
-            if self.pictures.uses.get(&seq).is_some_and(|uses| uses.released) {
-                self.pictures.end(seq);
+            let Some(live) = live.get_mut(&seq) else { continue };
+            if live.pictures.as_ref().is_some_and(|uses| uses.released) {
+                live.pictures = None;
             }
-            if !self.pictures.uses.contains_key(&seq) {
-                if full {
-                    continue;
+            if live.pictures.is_none() && !full {
+                live.pictures = self.take_rows(&live.media, scheduler.cached_prefix(seq));
+                // Later ones that have rows go on: they give them back.
+                full = live.pictures.is_none();
+                if !full && !self.users.contains(&seq) {
+                    self.users.push(seq);
                 }
-                let cached = self.scheduler.cached_prefix(seq);
-                let needed = live.media.iter().filter(|media| media.end() > cached);
-                let wanted: Vec<_> =
-                    needed.clone().map(|media| (media.hash, media.picture.num_tokens())).collect();
-                let Some(missing) = self.pictures.kept.take(&wanted) else {
-                    // Later ones that have rows go on: they give them back.
-                    full = true;
-                    continue;
-                };
-                let hits = wanted.iter().filter(|(hash, _)| !missing.contains(hash)).count();
-                self.metrics.record_image_uses(hits, wanted.len() - hits, live.media.len() - wanted.len());
-                let pictures = needed.map(|media| (media.hash, media.end())).collect();
-                self.pictures.uses.insert(seq, Uses { pictures, released: false });
             }
-            let Pictures { uses, kept, .. } = &mut self.pictures;
-            let Some(uses) = uses.get_mut(&seq) else { continue };
+            let Some(uses) = &mut live.pictures else { continue };
             let needed = |media: &&Media| uses.pictures.iter().any(|(_, end)| *end == media.end());
             let absent: Vec<&Media> =
-                live.media.iter().filter(needed).filter(|media| !kept.is_ready(&media.hash)).collect();
+                live.media.iter().filter(needed).filter(|media| !self.kept.is_ready(&media.hash)).collect();
             if absent.is_empty() {
                 let from = live.media.iter().filter(|media| !needed(media)).map(Media::end).max();
                 uses.released = true;
-                self.scheduler.release(seq, from.unwrap_or(0));
-                continue;
+                scheduler.release(seq, from.unwrap_or(0));
+            } else if self.job.is_none() {
+                // Pictures of several sequences go through the tower together, as far as it has room.
+                job.get_or_insert_with(Job::new).add(seq, &absent, self.max_patches);
             }
-            if self.pictures.job.is_some() {
-                continue;
-            }
-            // Pictures of several sequences go through the tower together, as far as it has room.
-            let mut next = job.take().unwrap_or_else(|| Job {
-                pictures: Vec::new(),
-                seqs: Vec::new(),
-                next_block: 0,
-                began: Instant::now(),
-                spent: Duration::ZERO,
-            });
-            let mut patches: usize = next.pictures.iter().map(|(_, picture)| picture.num_patches()).sum();
-            let mut waits = false;
-            for media in absent {
-                if next.pictures.iter().any(|(hash, _)| *hash == media.hash) {
-                    waits = true;
-                    continue;
-                }
-                patches += media.picture.num_patches();
-                if patches > self.pictures.max_patches && !next.pictures.is_empty() {
-                    break;
-                }
-                next.pictures.push((media.hash, media.picture.clone()));
-                waits = true;
-            }
-            if waits {
-                next.seqs.push(seq);
-            }
-            job = Some(next);
         }
         if job.as_ref().is_some_and(|job| !job.pictures.is_empty()) {
-            self.pictures.job = job;
+            self.job = job;
         }
     }
 
-    /// Ends the sequences that wait for the pictures under way.
-    pub(super) fn fail_pictures(&mut self) {
-        for seq in self.pictures.fail() {
-            let finished = self.scheduler.finish(seq, FinishReason::Error);
-            self.end(finished);
-        }
+    /// Takes rows for those pictures that do not lie wholly in the first `cached` tokens; `None` if there are too few.
+    fn take_rows(&mut self, media: &[Media], cached: usize) -> Option<PictureUses> {
+        let needed = media.iter().filter(|media| media.end() > cached);
+        let wanted: Vec<_> = needed.clone().map(|media| (media.hash, media.picture.num_tokens())).collect();
+        let Taken { leases, missing } = self.kept.take(&wanted)?;
+        let hits = wanted.iter().filter(|(hash, _)| !missing.contains(hash)).count();
+        self.metrics.record_image_uses(hits, wanted.len() - hits, media.len() - wanted.len());
+        let pictures = leases.into_iter().zip(needed.map(Media::end)).collect();
+        Some(PictureUses { pictures, released: false })
+    }
+
+    /// Ends the sequences that wait for the pictures under way, and forgets those of the pictures that no other sequence uses.
+    pub(super) fn fail(&mut self, sequences: &mut Sequences) {
+        let Some(job) = self.job.take() else { return };
+        job.seqs.iter().for_each(|seq| sequences.finish(*seq, FinishReason::Error));
+        job.pictures.iter().for_each(|(hash, _)| self.kept.remove_unused(hash));
     }
 }

@@ -4,10 +4,8 @@
 //! leaves is read behind the steps that are under way, and kept when the next step is enqueued. A sequence whose prompt is on disk is
 //! held until a thread has read it.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::step_state::StepLoop;
 use crate::kv_tiers::{Arrival, Tiers};
 use crate::scheduler::{Batch, Name, Scheduler, SeqId};
 use perigee_model::{BlockRead, Model};
@@ -18,29 +16,70 @@ const MAX_FETCH: Duration = Duration::from_secs(10);
 
 /// The tiers, and what is on its way.
 pub(super) struct TieredBlocks<B: Backend> {
-    tiers: Tiers,
+    /// `None`: blocks that leave the pool are lost, and nothing here has an effect.
+    tiers: Option<Tiers>,
     /// Sequences that wait for blocks from disk, with the time until which they do.
-    fetching: HashMap<SeqId, Instant, ahash::RandomState>,
+    fetching: Vec<(SeqId, Instant)>,
     /// Blocks on their way to the host.
     leaving: Vec<(Name, BlockRead<B>)>,
 }
 
 impl<B: Backend> TieredBlocks<B> {
-    pub(super) fn new(tiers: Tiers) -> Self {
-        Self { tiers, fetching: HashMap::default(), leaving: Vec::new() }
+    /// `scheduler` is told to name the blocks that leave.
+    pub(super) fn new(tiers: Option<Tiers>, scheduler: &mut Scheduler) -> Self {
+        if tiers.is_some() {
+            scheduler.note_evictions();
+        }
+        Self { tiers, fetching: Vec::new(), leaving: Vec::new() }
     }
 
-    /// Begins to read what leaves, and writes what comes back.
-    fn transfer(
+    /// Holds a new sequence while blocks of its prompt come from disk.
+    pub(super) fn begin_fetch(&mut self, seq: SeqId, scheduler: &mut Scheduler) {
+        let Some(tiers) = self.tiers.as_mut().filter(|tiers| tiers.has_disk()) else { return };
+        if tiers.fetch(seq, &scheduler.missing_names(seq)) {
+            scheduler.begin_fetch(seq);
+            self.fetching.push((seq, Instant::now() + MAX_FETCH));
+        }
+    }
+
+    /// Lets sequences run whose blocks came from disk.
+    pub(super) fn take_arrivals(&mut self, scheduler: &mut Scheduler) {
+        let Some(tiers) = &mut self.tiers else { return };
+        for arrival in tiers.arrivals() {
+            match arrival {
+                Arrival::Block { name, dropped } => {
+                    dropped.iter().for_each(|dropped| scheduler.remove_loadable(dropped));
+                    scheduler.add_loadable(name);
+                }
+                Arrival::End(seq) => {
+                    self.fetching.retain(|(fetching, _)| *fetching != seq);
+                    scheduler.end_fetch(seq);
+                }
+            }
+        }
+        let now = Instant::now();
+        self.fetching.retain(|(seq, until)| {
+            let waits = *until > now && scheduler.contains(*seq);
+            if !waits {
+                scheduler.end_fetch(*seq);
+            }
+            waits
+        });
+    }
+
+    /// Begins to read the blocks that the plan gives other content, and writes those that it loads. After an error the loads that were
+    /// not written are forgotten; the sequences of the plan must end.
+    pub(super) fn transfer(
         &mut self,
         batch: &Batch,
         model: &mut Model<B>,
         scheduler: &mut Scheduler,
     ) -> Result<(), OpError> {
+        let Self { tiers: Some(tiers), leaving, .. } = self else { return Ok(()) };
         let mut loads = &batch.loads[..];
-        let outcome = self.start_reads(batch, model).and_then(|()| {
+        let outcome = start_reads(tiers, leaving, batch, model).and_then(|()| {
             while let Some(((name, block), rest)) = loads.split_first() {
-                let content = self.tiers.content(name).ok_or_else(|| OpError::Device {
+                let content = tiers.content(name).ok_or_else(|| OpError::Device {
                     op: "load_block",
                     code: 0,
                     text: "a loadable block is not in host memory".into(),
@@ -56,21 +95,13 @@ impl<B: Backend> TieredBlocks<B> {
         outcome
     }
 
-    fn start_reads(&mut self, batch: &Batch, model: &mut Model<B>) -> Result<(), OpError> {
-        for (name, block) in &batch.evicted {
-            if !self.tiers.touch(name) {
-                self.leaving.push((*name, model.start_block_read(*block)?));
-            }
-        }
-        Ok(())
-    }
-
-    /// Keeps what has left.
-    fn finish_reads(&mut self, model: &mut Model<B>, scheduler: &mut Scheduler) -> Result<(), OpError> {
+    /// Keeps the blocks that the plan displaced. Called between the step before being settled and the draws of this one.
+    pub(super) fn keep(&mut self, model: &mut Model<B>, scheduler: &mut Scheduler) -> Result<(), OpError> {
+        let Some(tiers) = &mut self.tiers else { return Ok(()) };
         for (name, read) in self.leaving.drain(..) {
-            let mut content = self.tiers.buffer();
+            let mut content = tiers.buffer();
             model.finish_block_read(read, &mut content)?;
-            for dropped in self.tiers.keep(name, content) {
+            for dropped in tiers.keep(name, content) {
                 scheduler.remove_loadable(&dropped);
             }
             scheduler.add_loadable(name);
@@ -78,87 +109,41 @@ impl<B: Backend> TieredBlocks<B> {
         Ok(())
     }
 
-    /// Takes what came from disk.
-    fn take_arrivals(&mut self, scheduler: &mut Scheduler) {
-        for arrival in self.tiers.arrivals() {
-            match arrival {
-                Arrival::Block { name, dropped } => {
-                    dropped.iter().for_each(|dropped| scheduler.remove_loadable(dropped));
-                    scheduler.add_loadable(name);
-                }
-                Arrival::End(seq) => {
-                    self.fetching.remove(&seq);
-                    scheduler.end_fetch(seq);
-                }
-            }
-        }
-        let now = Instant::now();
-        self.fetching.retain(|seq, until| {
-            let waits = *until > now && scheduler.contains(*seq);
-            if !waits {
-                scheduler.end_fetch(*seq);
-            }
-            waits
-        });
+    /// Drops what is on its way; its content may not be whole.
+    pub(super) fn drop_leaving(&mut self) {
+        self.leaving.clear();
     }
 
     /// Writes what no tier has to disk, the most recently used first, and ends the threads.
-    fn close(mut self, model: &mut Model<B>, scheduler: &Scheduler) {
-        let deadline = self.tiers.flush_deadline();
+    pub(super) fn close(&mut self, model: &mut Model<B>, scheduler: &Scheduler) {
+        let Some(mut tiers) = self.tiers.take() else { return };
+        let deadline = tiers.flush_deadline();
         for (name, block) in scheduler.cached_blocks() {
-            if !self.tiers.lacks_on_disk(&name) {
+            if !tiers.lacks_on_disk(&name) {
                 continue;
             }
             let mut content = Vec::new();
             let read =
                 model.start_block_read(block).and_then(|read| model.finish_block_read(read, &mut content));
-            if read.is_err() || !self.tiers.write_until(name, content, deadline) {
+            if read.is_err() || !tiers.write_until(name, content, deadline) {
                 break;
             }
         }
-        self.tiers.close(deadline);
+        tiers.close(deadline);
     }
 }
 
-impl<B: Backend> StepLoop<B> {
-    /// Holds a new sequence while blocks of its prompt come from disk.
-    pub(super) fn begin_fetch(&mut self, seq: SeqId) {
-        let Some(tiered) = self.tiered.as_mut().filter(|tiered| tiered.tiers.has_disk()) else { return };
-        let names = self.scheduler.missing_names(seq);
-        if tiered.tiers.fetch(seq, &names) {
-            self.scheduler.begin_fetch(seq);
-            tiered.fetching.insert(seq, Instant::now() + MAX_FETCH);
+/// Begins to read the blocks that leave the pool and are in no tier.
+fn start_reads<B: Backend>(
+    tiers: &mut Tiers,
+    leaving: &mut Vec<(Name, BlockRead<B>)>,
+    batch: &Batch,
+    model: &mut Model<B>,
+) -> Result<(), OpError> {
+    for (name, block) in &batch.evicted {
+        if !tiers.touch(name) {
+            leaving.push((*name, model.start_block_read(*block)?));
         }
     }
-
-    /// Lets sequences run whose blocks came from disk.
-    pub(super) fn take_arrivals(&mut self) {
-        if let Some(tiered) = &mut self.tiered {
-            tiered.take_arrivals(&mut self.scheduler);
-        }
-    }
-
-    /// Moves the plan's blocks. After an error the loads that were not written are forgotten; the sequences of the plan must end.
-    pub(super) fn transfer_blocks(&mut self) -> Result<(), OpError> {
-        let Self { tiered: Some(tiered), model, scheduler, step, .. } = self else { return Ok(()) };
-        tiered.transfer(&step.batch, model, scheduler)
-    }
-
-    /// Keeps the blocks that the plan displaced. Called between the step before being settled and the draws of this one.
-    pub(super) fn keep_blocks(&mut self) -> Result<(), OpError> {
-        let Self { tiered: Some(tiered), model, scheduler, .. } = self else { return Ok(()) };
-        tiered.finish_reads(model, scheduler)
-    }
-
-    /// Drops what is on its way; its content may not be whole.
-    pub(super) fn drop_leaving(&mut self) {
-        self.tiered.iter_mut().for_each(|tiered| tiered.leaving.clear());
-    }
-
-    /// Writes to disk what shall survive the process.
-    pub(super) fn close_tiers(&mut self) {
-        if let Some(tiered) = self.tiered.take() {
-            tiered.close(&mut self.model, &self.scheduler);
-        }
-    }
+    Ok(())
 }

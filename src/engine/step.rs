@@ -1,0 +1,106 @@
+//! Steps under way: the one being planned, the one in flight, the one being settled.
+//!
+//! Invariant: the sequences of a step are known to [`Steps::fail`] from its plan until it is settled, wherever
+//! the step is meanwhile.
+
+use super::forward_input::LogitsRow;
+use crate::scheduler::{Batch, Chunk, SeqId, Stats};
+use perigee_ops::{StepPlan, Ticket};
+use perigee_telemetry::StepShape;
+
+/// A step from its plan until it is settled.
+#[derive(Default)]
+pub(super) struct Step {
+    pub(super) batch: Batch,
+    /// Rows with logits.
+    pub(super) rows: Vec<LogitsRow>,
+    /// Indices into `rows` that are drawn or scored, in the order of the outcomes.
+    pub(super) sampled: Vec<usize>,
+    /// The draws, once they are enqueued.
+    pub(super) tickets: Vec<Ticket>,
+}
+
+/// The steps that are not settled.
+#[derive(Default)]
+pub(super) struct Steps {
+    /// The step being planned.
+    pub(super) planned: Step,
+    /// Its rows for the backend.
+    pub(super) plan: StepPlan,
+    /// The previous step, whose draws are enqueued, until it is settled.
+    in_flight: Option<Step>,
+    /// Sequences of the step being settled.
+    settling: Vec<SeqId>,
+    /// Whether the last plan had work, or other work follows it: if not, a command or time must change that.
+    has_work: bool,
+}
+
+impl Step {
+    pub(super) fn is_empty(&self) -> bool {
+        self.batch.chunks.is_empty()
+    }
+
+    /// Sizes of the step, for the flight recorder.
+    pub(super) fn shape(&self, stats: &Stats) -> StepShape {
+        let chunks = &self.batch.chunks;
+        let decodes = |chunk: &Chunk| chunk.samples && chunk.len == 1;
+        let prompt = |chunk: &Chunk| if decodes(chunk) { 0 } else { chunk.len };
+        let reply = |chunk: &Chunk| if decodes(chunk) { 1 + chunk.draft.len() } else { 0 };
+        StepShape {
+            sequences: chunks.len(),
+            prompt_tokens: chunks.iter().map(prompt).sum(),
+            reply_rows: chunks.iter().map(reply).sum(),
+            waiting: stats.waiting,
+            used_blocks: stats.used_blocks,
+        }
+    }
+
+    /// Sequences and rows of the step if every row is of a reply.
+    pub(super) fn decoded(&self) -> Option<(usize, usize)> {
+        let batch = &self.batch;
+        let decodes = batch.chunks.iter().all(|chunk| chunk.samples && chunk.len == 1);
+        (decodes && batch.started.is_empty()).then(|| (batch.chunks.len(), batch.num_tokens()))
+    }
+}
+
+impl Steps {
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Whether nothing is in flight and the last plan had no work.
+    pub(super) fn are_stalled(&self) -> bool {
+        self.in_flight.is_none() && !self.has_work
+    }
+
+    /// Notes whether the plan, or other work that follows it, gives the next turn something to do.
+    pub(super) fn note_work(&mut self, other: bool) {
+        self.has_work = other || !self.planned.is_empty();
+    }
+
+    /// The planned step, its draws enqueued, is in flight.
+    pub(super) fn launch(&mut self) {
+        self.in_flight = Some(std::mem::take(&mut self.planned));
+    }
+
+    /// Takes the step in flight, to be settled until [`Steps::end_settling`].
+    pub(super) fn land(&mut self) -> Option<Step> {
+        let step = self.in_flight.take()?;
+        self.settling.extend(step.batch.chunks.iter().map(|chunk| chunk.seq));
+        Some(step)
+    }
+
+    pub(super) fn end_settling(&mut self) {
+        self.settling.clear();
+    }
+
+    /// Drops all steps; returns their sequences, some of them twice.
+    pub(super) fn fail(&mut self) -> Vec<SeqId> {
+        let in_flight = self.in_flight.take().unwrap_or_default();
+        let chunks = self.planned.batch.chunks.iter().chain(&in_flight.batch.chunks);
+        let mut seqs: Vec<SeqId> = chunks.map(|chunk| chunk.seq).collect();
+        seqs.append(&mut self.settling);
+        self.planned.batch.clear();
+        seqs
+    }
+}
