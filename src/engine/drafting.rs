@@ -1,23 +1,22 @@
-//! Drafts of all sequences: proposed before a plan, checked behind its first draws.
+//! Drafts of all sequences: proposed before a plan, checked behind its first draws by [`Trials`].
 //!
 //! Invariant: every token of a reply is sampled from its own row, with the state that the tokens
-//! before it leave. A drafted row is sampled only once the token that it was computed for has been;
-//! what is drafted can therefore change the time of a reply and nothing else.
+//! before it leave; what is drafted can therefore change the time of a reply and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::guess_sources::GuessSources;
 use super::model_drafts::ModelDrafts;
-use super::request::{EngineEvent, Speculation};
-use super::sequence_drafts::{SequenceDrafts, Trial};
+use super::request::Speculation;
+use super::sequence_drafts::SequenceDrafts;
 use super::sequences::{Live, Sequences};
-use super::step::Step;
-use crate::scheduler::{Batch, Chunk, LogitsNeed, Scheduler, SeqId};
+use super::trials::Trials;
+use crate::scheduler::{Batch, Scheduler, SeqId};
 use perigee_decoding::speculation::{Config, Guess, SequenceAcceptance, StepCost};
 use perigee_model::Model;
 use perigee_ops::Backend;
-use perigee_telemetry::{DraftFigures, DraftSkip, Metrics};
+use perigee_telemetry::{DraftSkip, Metrics};
 
 /// Tokens that are indexed in one step, over all sequences: about 0.2 ms. Long prompts take several.
 const INDEXED_PER_STEP: usize = 16 << 10;
@@ -30,10 +29,7 @@ pub(super) struct Drafting {
     sources: GuessSources,
     /// The draft model, if there is one and it works.
     model: Option<ModelDrafts>,
-    /// Sequences with a draft in the step.
-    drafted: Vec<SeqId>,
-    /// Drafted tokens of the step that became part of a reply.
-    accepted: usize,
+    pub(super) trials: Trials,
     metrics: Arc<Metrics>,
     /// Scratch: decoding sequences, the chances of their guesses, guesses of the draft model.
     decoding: Vec<SeqId>,
@@ -64,8 +60,7 @@ impl Drafting {
             cost,
             config,
             model,
-            drafted: Vec::new(),
-            accepted: 0,
+            trials: Trials::default(),
             metrics,
             decoding: Vec::new(),
             chances: Vec::new(),
@@ -287,63 +282,22 @@ impl Drafting {
         self.model.as_ref().map_or(Duration::ZERO, |of_model| of_model.spent)
     }
 
-    /// Notes which drafts the plan took, as far as the rows with logits fit `max_logits_rows`.
-    pub(super) fn note_plan(&mut self, batch: &mut Batch, max_logits_rows: usize, sequences: &mut Sequences) {
-        if !self.config.is_on() {
-            return;
+    /// Opens the drafts that a plan took.
+    pub(super) fn note_plan<B: Backend>(
+        &mut self,
+        batch: &mut Batch,
+        sequences: &mut Sequences,
+        model: &Model<B>,
+    ) {
+        if self.config.is_on() {
+            self.sources.acceptance.step();
+            self.trials.open(batch, model.capacity().max_logits_rows, sequences);
         }
-        let Sequences { scheduler, live, .. } = sequences;
-        fit_drafts(batch, max_logits_rows, scheduler);
-        self.sources.acceptance.step();
-        self.accepted = 0;
-        for chunk in &batch.chunks {
-            let drafts = live.get_mut(&chunk.seq).and_then(|live| live.drafts.as_deref_mut());
-            if drafts.is_some_and(|drafts| drafts.open(chunk)) {
-                self.drafted.push(chunk.seq);
-            }
-        }
-    }
-
-    /// Whether the step has drafts that are not settled.
-    pub(super) fn is_under_way(&self) -> bool {
-        !self.drafted.is_empty()
     }
 
     /// Notes the rows of a step that was just computed, for the draft model to read.
     pub(super) fn note_computed(&mut self, batch: &Batch, live: &mut Live) {
         self.model.iter_mut().for_each(|of_model| of_model.capture(batch, live));
-    }
-
-    /// Goes on to the drafted rows behind those just settled, where the sampled token is the drafted
-    /// one: `step` becomes the step of these rows, to be sampled. Returns whether there are any.
-    pub(super) fn follow(&mut self, step: &mut Step, sequences: &mut Sequences) -> bool {
-        if self.drafted.is_empty() {
-            return false;
-        }
-        let Sequences { scheduler, live, .. } = sequences;
-        let mut chunks = Vec::new();
-        let mut sampled = Vec::new();
-        for &index in &step.sampled {
-            let Some(row) = step.rows.get(index + 1).filter(|row| row.is_drafted()) else { continue };
-            let chunk = &step.batch.chunks[row.chunk];
-            let next = scheduler.plan_drafted(chunk);
-            if let Some(drafts) = live.get_mut(&chunk.seq).and_then(|live| live.drafts.as_deref_mut()) {
-                let missed = next.is_none() && scheduler.tokens(chunk.seq).len() == chunk.end() + 1;
-                drafts.note_outcome(next.is_some(), missed);
-            }
-            let Some(next) = next else { continue };
-            for row in step.rows[index + 1..].iter_mut().take_while(|row| row.is_drafted()) {
-                row.chunk = chunks.len();
-            }
-            chunks.push(next);
-            sampled.push(index + 1);
-        }
-        if chunks.is_empty() {
-            return false;
-        }
-        step.batch.clear();
-        (step.batch.chunks, step.sampled) = (chunks, sampled);
-        true
     }
 
     /// Keeps the first `keep` tokens of a reply that ends, for the drafts of later ones.
@@ -355,30 +309,9 @@ impl Drafting {
         }
     }
 
-    /// Counts the drafts of a step whose rows are all settled. The streams are told at once: a reply
-    /// that ends at a stop string reads no event behind its last token.
+    /// Counts the drafts of a step whose rows are all settled.
     pub(super) fn close(&mut self, sequences: &mut Sequences) {
-        let Sequences { live, outbox, ended_trials, .. } = sequences;
-        for trial in ended_trials.drain(..) {
-            self.count(trial, &mut SequenceAcceptance::default());
-        }
-        for seq in std::mem::take(&mut self.drafted) {
-            let Some(live) = live.get_mut(&seq) else { continue };
-            let Some(drafts) = live.drafts.as_deref_mut() else { continue };
-            if let Some(trial) = drafts.close() {
-                self.count(trial, drafts.outcomes_of(trial.source));
-            }
-            if let Some((accepted, rejected)) = drafts.counts() {
-                outbox.push(&live.events, EngineEvent::Speculated { accepted, rejected });
-            }
-        }
-    }
-
-    fn count(&mut self, trial: Trial, sequence: &mut SequenceAcceptance) {
-        let Trial { matched, drafted, held, missed, .. } = trial;
-        self.sources.acceptance.record(matched, held, missed, sequence);
-        self.accepted += held;
-        self.metrics.record_draft(&DraftFigures { drafted, accepted: held });
+        self.trials.close(&mut self.sources, sequences, &self.metrics);
     }
 
     /// Observes a step that did nothing but decode `sequences` sequences with `rows` rows, `model` of
@@ -388,7 +321,7 @@ impl Drafting {
         if !self.config.is_on() || sequences == 0 {
             return 0.0;
         }
-        let (time, steps) = (time.as_secs_f64(), 1.0 + self.accepted as f64 / sequences as f64);
+        let (time, steps) = (time.as_secs_f64(), 1.0 + self.trials.accepted() as f64 / sequences as f64);
         let drafts = rows > sequences;
         let saved = if drafts { steps * self.cost.seconds(sequences) - time } else { 0.0 };
         self.cost.observe(rows, drafts, time - model.as_secs_f64());
@@ -398,22 +331,4 @@ impl Drafting {
 
 fn drafts_of<'a>(live: &'a Live, seq: &SeqId) -> Option<&'a SequenceDrafts> {
     live.get(seq).and_then(|live| live.drafts.as_deref())
-}
-
-/// Shortens drafts, the last ones first, until all rows of the plan with logits fit the workspace.
-fn fit_drafts(batch: &mut Batch, max_logits_rows: usize, scheduler: &Scheduler) {
-    let needed = |chunk: &Chunk| {
-        let scored = match chunk.logits {
-            LogitsNeed::All => chunk.end().min(scheduler.prompt_len(chunk.seq) - 1),
-            LogitsNeed::None | LogitsNeed::Last => chunk.start,
-        };
-        scored.saturating_sub(chunk.start) + usize::from(chunk.samples) + chunk.draft.len()
-    };
-    let rows: usize = batch.chunks.iter().map(needed).sum();
-    let mut over = rows.saturating_sub(max_logits_rows);
-    for chunk in batch.chunks.iter_mut().rev() {
-        let kept = chunk.draft.len().saturating_sub(over);
-        over -= chunk.draft.len() - kept;
-        chunk.draft.truncate(kept);
-    }
 }

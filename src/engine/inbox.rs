@@ -49,3 +49,20 @@ impl Inbox {
         next.ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_ends_when_no_handle_is_left_and_it_has_nothing_to_do() {
+        let (handle, commands) = std::sync::mpsc::channel();
+        let mut inbox = Inbox::new(commands);
+        assert!(inbox.next(Wait::Briefly).is_none());
+        handle.send(Command::TellAgain).unwrap();
+        assert!(matches!(inbox.next(Wait::UntilOneComes), Some(Command::TellAgain)));
+        drop(handle);
+        assert!(inbox.next(Wait::No).is_none() && !inbox.is_closing());
+        assert!(inbox.next(Wait::UntilOneComes).is_none() && inbox.is_closing());
+    }
+}

@@ -31,6 +31,7 @@ mod settlement;
 mod step;
 mod step_loop;
 mod tiers;
+mod trials;
 mod warm_up;
 
 pub use handle::{EngineFacts, EngineHandle, EngineSnapshot, SequenceStream};

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use super::live::row_of;
 use super::sequences::{Live, Sequences};
 use crate::scheduler::{Batch, Scheduler, SeqId};
-use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation::StepCost;
 use perigee_model::Model;
 use perigee_ops::{
@@ -296,40 +295,6 @@ impl ModelDrafts {
 /// measured: a few steps at boot, on a machine that may be busy, do not decide for good what every later step weighs anew.
 pub(super) fn could_ever_pay(cost: &StepCost, draft: &StepCost, max_tokens: usize) -> bool {
     cost.model_draft_len(1, 1 + max_tokens, max_tokens, 1.0, &draft.halved()) > 0
-}
-
-/// Measures steps of the draft model of up to `max_rows` rows, logits included, on block 0.
-pub(super) fn measure_draft<B: Backend>(
-    model: &mut Model<B>,
-    block_size: usize,
-    max_rows: usize,
-) -> Result<StepCost, OpError> {
-    let vocab_size = model.blueprint().vocab_size;
-    let row = row_of(&SamplingParams::default(), 0);
-    // Steps fed by the draft itself are recorded now; those that read states are while they are measured.
-    for rows in model.recorded_rows() {
-        let plan = super::warm_up::decode_plan(rows, 0, vocab_size, block_size);
-        let source: Vec<Row> = (0..rows as u32).map(Row).collect();
-        model.forward(&plan)?;
-        model.draft(&plan, DraftInput::Captured(&source))?;
-        model.draft(&plan, DraftInput::Own(&source))?;
-    }
-    super::warm_up::measure(max_rows, |rows, step| {
-        let plan = super::warm_up::decode_plan(rows, step, vocab_size, block_size);
-        model.forward(&plan)?;
-        let mut draft = plan.clone();
-        draft.logits_rows = (0..rows as u32).map(Row).collect();
-        let source = draft.logits_rows.clone();
-        let drawn = SampleRows { rows: vec![row], ..SampleRows::default() };
-        // The model's own work ends with its draw.
-        let ticket = model.sample(&drawn)?;
-        model.wait(ticket, &mut Outcomes::default())?;
-        let begun = Instant::now();
-        model.draft(&draft, DraftInput::Captured(&source))?;
-        let ticket = model.sample(&drawn)?;
-        model.wait(ticket, &mut Outcomes::default())?;
-        Ok(begun.elapsed())
-    })
 }
 
 #[cfg(test)]

@@ -104,3 +104,44 @@ impl Steps {
         seqs
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::LogitsNeed;
+
+    fn step_of(seq: u64) -> Step {
+        let chunk = Chunk {
+            seq: SeqId(seq),
+            start: 0,
+            len: 1,
+            draft: Vec::new(),
+            expanded_until: 0,
+            logits: LogitsNeed::Last,
+            samples: true,
+            void: false,
+        };
+        Step { batch: Batch { chunks: vec![chunk], ..Batch::default() }, ..Step::default() }
+    }
+
+    #[test]
+    fn a_failure_finds_the_sequences_of_every_step() {
+        let mut steps = Steps { planned: step_of(1), ..Steps::default() };
+        steps.launch();
+        steps.planned = step_of(2);
+        assert_eq!(steps.land().map(|step| step.shape(&Stats::default()).reply_rows), Some(1));
+        steps.launch();
+        steps.planned = step_of(3);
+        assert_eq!(steps.fail(), [3, 2, 1].map(SeqId));
+        assert!(steps.fail().is_empty() && !steps.is_in_flight() && steps.planned.is_empty());
+    }
+
+    #[test]
+    fn a_settled_step_does_not_fail() {
+        let mut steps = Steps { planned: step_of(1), ..Steps::default() };
+        steps.launch();
+        assert!(steps.land().is_some() && steps.land().is_none());
+        steps.end_settling();
+        assert!(steps.fail().is_empty());
+    }
+}

@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::clock::Clock;
 use super::delivery::Outbox;
@@ -113,7 +114,7 @@ impl<B: Backend> StepLoop<B> {
             if self.inbox.is_closing() && self.sequences.scheduler.is_empty() {
                 // Commands after the last step may have freed blocks.
                 self.publish_load();
-                self.tiered.close(&mut self.model, &self.sequences.scheduler);
+                self.tiered.close(&self.sequences.scheduler, &mut self.model);
                 return Ok(());
             }
             self.metrics.record_turn(true);
@@ -198,8 +199,8 @@ impl<B: Backend> StepLoop<B> {
         let now_us = self.clock.begin_turn();
         // Deadlines come first: a sequence that is late takes no place in the plan.
         self.sequences.expire(now_us);
-        // What a sequence is held for comes before the plan, which admits those that are released: a block of the
-        // tower, in front of the step on the device, and blocks from disk.
+        // What a sequence is held for comes before the plan, which admits those that are released. A block of the
+        // tower is enqueued behind the last reader of the rows that it writes, and in front of the next.
         self.pictures.advance(&mut self.sequences, &mut self.model)?;
         self.tiered.take_arrivals(&mut self.sequences.scheduler);
         self.clock.lap(|times| &mut times.forward);
@@ -208,24 +209,24 @@ impl<B: Backend> StepLoop<B> {
             self.settle()?;
             self.propose();
         }
-        self.sequences.scheduler.schedule(now_us, &mut self.steps.planned.batch);
-        self.sequences.note_plan(&self.steps.planned.batch, &mut self.load);
+        let batch = &mut self.steps.planned.batch;
+        self.sequences.scheduler.schedule(now_us, batch);
+        self.sequences.note_plan(batch, &mut self.load);
         // Blocks move behind the steps under way and in front of the one that gives them other content.
-        self.tiered.transfer(&self.steps.planned.batch, &mut self.model, &mut self.sequences.scheduler)?;
-        let max_logits_rows = self.model.capacity().max_logits_rows;
-        self.drafting.note_plan(&mut self.steps.planned.batch, max_logits_rows, &mut self.sequences);
+        self.tiered.transfer(batch, &mut self.sequences.scheduler, &mut self.model)?;
+        self.drafting.note_plan(batch, &mut self.sequences, &self.model);
         self.steps.note_work(self.pictures.is_busy());
         if self.steps.planned.is_empty() {
             self.settle()?;
-            return self.tiered.keep(&mut self.model, &mut self.sequences.scheduler);
+            return self.tiered.keep(&mut self.sequences.scheduler, &mut self.model);
         }
+        // Slots are open, and rows have their blocks and pictures, before the backend gets the plan.
         self.sequences.open_slots(&self.steps.planned.batch, &mut self.model)?;
         forward_input::build(&self.sequences, &self.pictures, &mut self.steps);
-        let stats = self.sequences.scheduler.stats();
-        self.metrics.flight().begin_step(self.steps.planned.shape(&stats));
+        self.metrics.flight().begin_step(self.steps.planned.shape(&self.sequences.scheduler.stats()));
         let decoded = self.steps.planned.decoded();
-        // Masks are computed beside the model. Where the forward pass is enqueued they wait for the tokens of the
-        // step before, which arrive while the device computes; elsewhere those are settled already.
+        // Masks are computed beside the model. They depend on the tokens of the step before: settled already, or
+        // settled while the device computes.
         if !B::ENQUEUES {
             self.draws.begin_masks(&self.steps.planned, &mut self.sequences);
         }
@@ -239,16 +240,17 @@ impl<B: Backend> StepLoop<B> {
             self.settle()?;
             self.draws.begin_masks(&self.steps.planned, &mut self.sequences);
         }
-        // Displaced blocks were read behind the step that is settled now: waiting for them costs nothing.
-        self.tiered.keep(&mut self.model, &mut self.sequences.scheduler)?;
-        // Draws come last: they depend on settled tokens, their masks and the guard.
-        self.draws.enqueue(&mut self.steps.planned, &mut self.sequences, &mut self.model, &mut self.clock)?;
-        self.sequences.scheduler.advance(&mut self.steps.planned.batch);
+        // The blocks that leave were read behind the step that is settled now, so this wait is short.
+        self.tiered.keep(&mut self.sequences.scheduler, &mut self.model)?;
+        // Draws come last: they depend on settled tokens, on masks and on the guard's rules.
+        let step = &mut self.steps.planned;
+        self.draws.enqueue(step, &mut self.sequences, &mut self.model, &mut self.clock)?;
+        self.sequences.scheduler.advance(&mut step.batch);
         self.steps.launch();
         self.clock.lap(|times| &mut times.sample);
-        // Nothing is gained by a step in flight where calls return when their work is done, and a draft is checked
-        // in the turn of its plan.
-        if !B::ENQUEUES || self.drafting.is_under_way() {
+        // A step stays in flight where calls return before their work is done, unless it has drafts: these are
+        // checked in the turn of their plan, while their logits are in the workspace.
+        if !B::ENQUEUES || !self.drafting.trials.is_empty() {
             self.settle()?;
         }
         self.record_times(decoded, drafted);
@@ -283,7 +285,7 @@ impl<B: Backend> StepLoop<B> {
             draws.end_broken(sequences);
             settlement.settle(&step, sequences, drafting, model, clock);
             // Drafts are settled in the turn of their plan: no other step is being planned.
-            if !drafting.follow(&mut step, sequences) {
+            if !drafting.trials.follow(&mut step, sequences) {
                 break;
             }
             draws.begin_masks(&step, sequences);
@@ -303,7 +305,7 @@ impl<B: Backend> StepLoop<B> {
     }
 
     /// Tells the scheduler, the metrics and the drafts how long the turn took.
-    fn record_times(&mut self, decoded: Option<(usize, usize)>, drafted: std::time::Duration) {
+    fn record_times(&mut self, decoded: Option<(usize, usize)>, drafted: Duration) {
         let (scheduler, times) = (&mut self.sequences.scheduler, self.clock.times);
         let tokens = self.clock.tokens_waited_for(scheduler.paced_tokens(), B::ENQUEUES);
         scheduler.note_pace(tokens, times.total());

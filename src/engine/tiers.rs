@@ -72,8 +72,8 @@ impl<B: Backend> TieredBlocks<B> {
     pub(super) fn transfer(
         &mut self,
         batch: &Batch,
-        model: &mut Model<B>,
         scheduler: &mut Scheduler,
+        model: &mut Model<B>,
     ) -> Result<(), OpError> {
         let Self { tiers: Some(tiers), leaving, .. } = self else { return Ok(()) };
         let mut loads = &batch.loads[..];
@@ -96,7 +96,7 @@ impl<B: Backend> TieredBlocks<B> {
     }
 
     /// Keeps the blocks that the plan displaced. Called between the step before being settled and the draws of this one.
-    pub(super) fn keep(&mut self, model: &mut Model<B>, scheduler: &mut Scheduler) -> Result<(), OpError> {
+    pub(super) fn keep(&mut self, scheduler: &mut Scheduler, model: &mut Model<B>) -> Result<(), OpError> {
         let Some(tiers) = &mut self.tiers else { return Ok(()) };
         for (name, read) in self.leaving.drain(..) {
             let mut content = tiers.buffer();
@@ -115,7 +115,7 @@ impl<B: Backend> TieredBlocks<B> {
     }
 
     /// Writes what no tier has to disk, the most recently used first, and ends the threads.
-    pub(super) fn close(&mut self, model: &mut Model<B>, scheduler: &Scheduler) {
+    pub(super) fn close(&mut self, scheduler: &Scheduler, model: &mut Model<B>) {
         let Some(mut tiers) = self.tiers.take() else { return };
         let deadline = tiers.flush_deadline();
         for (name, block) in scheduler.cached_blocks() {

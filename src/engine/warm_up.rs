@@ -6,11 +6,10 @@ use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation::StepCost;
 use perigee_model::Model;
 use perigee_ops::{
-    Backend, BlockId, KvSlot, OpError, Outcomes, Row, SampleRows, SlotSpec, StepPlan, TokenSource,
+    Backend, BlockId, DraftInput, KvSlot, OpError, Outcomes, Row, SampleRows, SlotSpec, StepPlan, TokenSource,
 };
 
 use super::live::row_of;
-use super::model_drafts::measure_draft;
 
 /// Distance of the tokens of a measured step; a prime.
 const TOKEN_STRIDE: usize = 7919;
@@ -44,7 +43,7 @@ pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<()
 }
 
 /// Step number `step` of those that decode `rows` rows of `vocab_size` tokens.
-pub(super) fn decode_plan(rows: usize, step: usize, vocab_size: usize, block_size: usize) -> StepPlan {
+fn decode_plan(rows: usize, step: usize, vocab_size: usize, block_size: usize) -> StepPlan {
     let mut plan = StepPlan::default();
     for row in 0..rows {
         // Different tokens choose different experts, in a step as those of a draft do, and from step to step: experts of
@@ -103,9 +102,43 @@ fn measure_target<B: Backend>(
     })
 }
 
+/// Measures steps of the draft model of up to `max_rows` rows, logits included, on block 0.
+fn measure_draft<B: Backend>(
+    model: &mut Model<B>,
+    block_size: usize,
+    max_rows: usize,
+) -> Result<StepCost, OpError> {
+    let vocab_size = model.blueprint().vocab_size;
+    let row = row_of(&SamplingParams::default(), 0);
+    // Steps fed by the draft itself are recorded now; those that read states are while they are measured.
+    for rows in model.recorded_rows() {
+        let plan = decode_plan(rows, 0, vocab_size, block_size);
+        let source: Vec<Row> = (0..rows as u32).map(Row).collect();
+        model.forward(&plan)?;
+        model.draft(&plan, DraftInput::Captured(&source))?;
+        model.draft(&plan, DraftInput::Own(&source))?;
+    }
+    measure(max_rows, |rows, step| {
+        let plan = decode_plan(rows, step, vocab_size, block_size);
+        model.forward(&plan)?;
+        let mut draft = plan.clone();
+        draft.logits_rows = (0..rows as u32).map(Row).collect();
+        let source = draft.logits_rows.clone();
+        let drawn = SampleRows { rows: vec![row], ..SampleRows::default() };
+        // The model's own work ends with its draw.
+        let ticket = model.sample(&drawn)?;
+        model.wait(ticket, &mut Outcomes::default())?;
+        let begun = Instant::now();
+        model.draft(&draft, DraftInput::Captured(&source))?;
+        let ticket = model.sample(&drawn)?;
+        model.wait(ticket, &mut Outcomes::default())?;
+        Ok(begun.elapsed())
+    })
+}
+
 /// A table of the fastest of several steps at each row count up to `max_rows`; `step` runs the one of
 /// a number and says how long it took.
-pub(super) fn measure(
+fn measure(
     max_rows: usize,
     mut step: impl FnMut(usize, usize) -> Result<Duration, OpError>,
 ) -> Result<StepCost, OpError> {
