@@ -142,7 +142,8 @@ pub(super) struct MaskThreads {
 }
 
 impl MaskThreads {
-    /// Starts the threads. The queue is bounded by the running sequences: each has at most one mask under way.
+    /// Starts the threads. The queue is bounded by the running sequences: each has at most one mask
+    /// under way.
     pub(super) fn new() -> std::io::Result<Self> {
         let (jobs, arriving) = mpsc::channel::<Job>();
         let arriving = Arc::new(Mutex::new(arriving));

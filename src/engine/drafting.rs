@@ -141,7 +141,8 @@ impl Drafting {
         pays
     }
 
-    /// Guesses from text, predictions and constraints; fills the chances of each guess. Returns whether there are any.
+    /// Guesses from text, predictions and constraints; fills the chances of each guess. Returns whether
+    /// there are any.
     fn guess_on_host(
         &mut self,
         decoding: &[SeqId],
@@ -169,8 +170,9 @@ impl Drafting {
         guessed
     }
 
-    /// Has the draft model read the last step, and guess for the sequences whose present guess is worth less than its own is
-    /// likely to be; in front of a step without drafts it only reads. Returns whether it guessed anything.
+    /// Has the draft model read the last step, and guess for the sequences whose present guess is worth
+    /// less than its own is likely to be; in front of a step without drafts it only reads. Returns
+    /// whether it guessed anything.
     fn guess_with_model<B: Backend>(
         &mut self,
         decoding: &[SeqId],

@@ -44,8 +44,9 @@ impl Draws {
         }
     }
 
-    /// Enqueues the draws of the rows in `step.sampled`, less those that [`Draws::leave_out`] removes. Logits of the
-    /// first rows are computed already; the others follow in groups that fit the workspace.
+    /// Enqueues the draws of the rows in `step.sampled`, less those that [`Draws::leave_out`] removes.
+    /// Logits of the first rows are computed already; the others follow in groups that fit the
+    /// workspace.
     pub(super) fn enqueue<B: Backend>(
         &mut self,
         step: &mut Step,
@@ -76,8 +77,8 @@ impl Draws {
         Ok(())
     }
 
-    /// Removes rows that are not drawn: of chunks that became void since the plan, and those whose mask is late or
-    /// whose constraint is broken.
+    /// Removes rows that are not drawn: of chunks that became void since the plan, and those whose mask
+    /// is late or whose constraint is broken.
     fn leave_out(&mut self, step: &mut Step, sequences: &mut Sequences) {
         let Step { batch, rows, sampled, .. } = step;
         let Sequences { scheduler, live, .. } = sequences;

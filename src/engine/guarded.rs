@@ -137,8 +137,8 @@ pub(super) fn obey<B: Backend>(seq: SeqId, sequences: &mut Sequences, model: &mu
             Some(event)
         }
         Some(Verdict::Rescue { keep, event }) => {
-            // A sequence that has just reached its limit has left the scheduler; only the held tokens are dropped
-            // then.
+            // A sequence that has just reached its limit has left the scheduler; only the held tokens
+            // are dropped then.
             if !sequences.cut_back(seq, keep, model)
                 && let Some(live) = sequences.live.get_mut(&seq)
             {

@@ -1,5 +1,5 @@
-//! Sources of guesses that sequences share: finished replies, constraints, and what is known of the chances of
-//! each kind of guess.
+//! Sources of guesses that sequences share: finished replies, constraints, and what is known of the
+//! chances of each kind of guess.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ impl GuessSources {
         }
     }
 
-    /// Guesses from like places in the sequence, whose tokens `index` holds, and in finished replies of its salt.
+    /// Guesses from like places in the sequence, whose tokens `index` holds, and in finished replies of
+    /// its salt.
     pub(super) fn guess_from_text(
         &mut self,
         index: &Occurrences,

@@ -187,7 +187,8 @@ impl EngineHandle {
         Ok(SequenceStream { id, events: receiver, commands: Some(self.commands.clone()) })
     }
 
-    /// Tells `feed` which prefixes are cached; to be called before the first sequence is submitted. The feed is dropped when the engine ends.
+    /// Tells `feed` which prefixes are cached; to be called before the first sequence is submitted. The
+    /// feed is dropped when the engine ends.
     pub fn tell(&self, feed: kv_events::Feed) {
         let _ = self.commands.send(Command::Tell(Box::new(feed)));
     }

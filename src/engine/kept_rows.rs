@@ -1,7 +1,8 @@
 //! Which rows of the tower's memory hold which picture.
 //!
-//! Rows are given out in runs of equal length, so that there is nothing to be scattered. A picture stays until its rows are needed: the
-//! one that was not used for the longest time goes first, and none that is in use.
+//! Rows are given out in runs of equal length, so that there is nothing to be scattered. A picture
+//! stays until its rows are needed: the one that was not used for the longest time goes first, and none
+//! that is in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -73,8 +74,8 @@ impl KeptRows {
         self.pictures.contains_key(picture)
     }
 
-    /// Uses pictures together: those that are here stay, the others get rows. `None`, and no change, if the rows that are free or out
-    /// of use are too few.
+    /// Uses pictures together: those that are here stay, the others get rows. `None`, and no change, if
+    /// the rows that are free or out of use are too few.
     pub(super) fn take(&mut self, pictures: &[(MediaHash, usize)]) -> Option<Taken> {
         let mut missing: Vec<(MediaHash, usize)> = Vec::new();
         for &(hash, tokens) in pictures {

@@ -135,8 +135,8 @@ impl LiveSequence {
         }
     }
 
-    /// Cuts the reply to its first `keep` tokens, where `tokens` are the prompt and these. Errors: the constraint
-    /// cannot go back; the sequence must end.
+    /// Cuts the reply to its first `keep` tokens, where `tokens` are the prompt and these. Errors: the
+    /// constraint cannot go back; the sequence must end.
     pub(super) fn cut_back(&mut self, keep: usize, tokens: &[u32]) -> Result<(), ConstraintBroken> {
         let back = self.reply_tokens - keep;
         self.reply_tokens = keep;

@@ -126,8 +126,9 @@ impl ModelDrafts {
         }
     }
 
-    /// Guesses for the sequences `wanted`, at most so many tokens for each, and appends the guesses. Everything the
-    /// last step computed is read, whoever is wanted. After a fault the model must be switched off.
+    /// Guesses for the sequences `wanted`, at most so many tokens for each, and appends the guesses.
+    /// Everything the last step computed is read, whoever is wanted. After a fault the model must be
+    /// switched off.
     pub(super) fn guess<B: Backend>(
         &mut self,
         wanted: &[(SeqId, usize)],
@@ -291,8 +292,9 @@ impl ModelDrafts {
     }
 }
 
-/// Whether a draft model could ever pay beside its target, for one sequence and drafts that all hold, with steps half as long as
-/// measured: a few steps at boot, on a machine that may be busy, do not decide for good what every later step weighs anew.
+/// Whether a draft model could ever pay beside its target, for one sequence and drafts that all hold,
+/// with steps half as long as measured: a few steps at boot, on a machine that may be busy, do not
+/// decide for good what every later step weighs anew.
 pub(super) fn could_ever_pay(cost: &StepCost, draft: &StepCost, max_tokens: usize) -> bool {
     cost.model_draft_len(1, 1 + max_tokens, max_tokens, 1.0, &draft.halved()) > 0
 }

@@ -1,9 +1,10 @@
-//! Pictures of the waiting sequences: which of them the tower encodes next, a block at a time between two steps, so that the replies
-//! under way go on; and where their rows are.
+//! Pictures of the waiting sequences: which of them the tower encodes next, a block at a time between
+//! two steps, so that the replies under way go on; and where their rows are.
 //!
-//! A sequence with pictures is held by the scheduler. Its pictures get rows of the tower's memory, all at once or none; when all are
-//! written, the sequence is released. A picture whose tokens lie wholly in a cached prefix is not encoded. The rows are given back once
-//! the prompt's tokens that need them are computed.
+//! A sequence with pictures is held by the scheduler. Its pictures get rows of the tower's memory, all
+//! at once or none; when all are written, the sequence is released. A picture whose tokens lie wholly
+//! in a cached prefix is not encoded. The rows are given back once the prompt's tokens that need them
+//! are computed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -142,7 +143,8 @@ impl Pictures {
         self.job.is_some()
     }
 
-    /// The token at `position` of a sequence's prompt: a row, if it stands for one. The rows of a planned chunk are at hand.
+    /// The token at `position` of a sequence's prompt: a row, if it stands for one. The rows of a
+    /// planned chunk are at hand.
     pub(super) fn token(&self, media: &[Media], position: usize, id: u32) -> TokenSource {
         let token = TokenId(id);
         let picture = media.iter().find(|media| (media.start..media.end()).contains(&position));
@@ -155,7 +157,8 @@ impl Pictures {
         }
     }
 
-    /// Advances the tower by a block, and releases the sequences whose pictures are at hand. No effect without held sequences.
+    /// Advances the tower by a block, and releases the sequences whose pictures are at hand. No effect
+    /// without held sequences.
     pub(super) fn advance<B: Backend>(
         &mut self,
         sequences: &mut Sequences,
@@ -199,8 +202,8 @@ impl Pictures {
         });
     }
 
-    /// Takes rows for the pictures of held sequences, in their order; releases the sequences whose pictures are written, and gives the
-    /// others' to the tower if it is free.
+    /// Takes rows for the pictures of held sequences, in their order; releases the sequences whose
+    /// pictures are written, and gives the others' to the tower if it is free.
     fn prepare(&mut self, sequences: &mut Sequences) {
         let Sequences { scheduler, live, .. } = sequences;
         let held: Vec<SeqId> = scheduler.held().collect();
@@ -237,7 +240,8 @@ impl Pictures {
         }
     }
 
-    /// Takes rows for those pictures that do not lie wholly in the first `cached` tokens; `None` if there are too few.
+    /// Takes rows for those pictures that do not lie wholly in the first `cached` tokens; `None` if
+    /// there are too few.
     fn take_rows(&mut self, media: &[Media], cached: usize) -> Option<PictureUses> {
         let needed = media.iter().filter(|media| media.end() > cached);
         let wanted: Vec<_> = needed.clone().map(|media| (media.hash, media.picture.num_tokens())).collect();
@@ -248,7 +252,8 @@ impl Pictures {
         Some(PictureUses { pictures, released: false })
     }
 
-    /// Ends the sequences that wait for the pictures under way, and forgets those of the pictures that no other sequence uses.
+    /// Ends the sequences that wait for the pictures under way, and forgets those of the pictures that
+    /// no other sequence uses.
     pub(super) fn fail(&mut self, sequences: &mut Sequences) {
         let Some(job) = self.job.take() else { return };
         job.seqs.iter().for_each(|seq| sequences.finish(*seq, FinishReason::Error));

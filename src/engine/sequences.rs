@@ -1,9 +1,9 @@
 //! All sequences, from submission to their end: the scheduler's record of each, the engine's, and the streams
 //! that their events go to.
 //!
-//! Invariant: a sequence that leaves the scheduler leaves `live` by [`Sequences::end`], which closes its stream,
-//! before another station runs. What a station keeps of a sequence is in its [`LiveSequence`], or holds its id
-//! and finds nothing there.
+//! Invariant: a sequence that leaves the scheduler leaves `live` by [`Sequences::end`], which closes
+//! its stream, before another station runs. What a station keeps of a sequence is in its
+//! [`LiveSequence`], or holds its id and finds nothing there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -162,8 +162,8 @@ impl Sequences {
         }
     }
 
-    /// Cuts a sequence to its first `keep` reply tokens wherever its tokens are kept; returns whether that was
-    /// possible.
+    /// Cuts a sequence to its first `keep` reply tokens wherever its tokens are kept; returns whether
+    /// that was possible.
     pub(super) fn cut_back<B: Backend>(&mut self, seq: SeqId, keep: usize, model: &mut Model<B>) -> bool {
         let Some(live) = self.live.get_mut(&seq) else { return false };
         if keep == live.reply_tokens {

@@ -1,7 +1,7 @@
 //! The end of a step: outcomes of its rows become tokens of replies, and tokens become events.
 //!
-//! Invariant: a token's event waits in its sequence's [`Guarded`](super::guarded::Guarded) until the scheduler
-//! has the token, and is sent as the guard's verdict says.
+//! Invariant: a token's event waits in its sequence's [`Guarded`](super::guarded::Guarded) until the
+//! scheduler has the token, and is sent as the guard's verdict says.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -120,9 +120,9 @@ struct Decided<'a> {
     refused: Vec<(SeqId, TokenId)>,
 }
 
-/// Decides on each drawn row; delivers prompt logprobs at once. A sequence with an invalid scored row ends here, so
-/// that no block of this step gets a name. Blocks of earlier steps keep theirs: their rows were scored too, and
-/// valid.
+/// Decides on each drawn row; delivers prompt logprobs at once. A sequence with an invalid scored row
+/// ends here, so that no block of this step gets a name. Blocks of earlier steps keep theirs: their
+/// rows were scored too, and valid.
 fn decide_all<'a>(
     step: &Step,
     outcomes: &'a Outcomes,
@@ -167,8 +167,8 @@ fn decide_all<'a>(
     decided
 }
 
-/// Decides whether a sampled token is part of the reply and whether it ends the reply. A token of the reply is held
-/// for its sequence's stream, with the guard's verdict.
+/// Decides whether a sampled token is part of the reply and whether it ends the reply. A token of the
+/// reply is held for its sequence's stream, with the guard's verdict.
 fn decide<'a>(
     seq: SeqId,
     live: &mut LiveSequence,

@@ -1,7 +1,7 @@
 //! Steps under way: the one being planned, the one in flight, the one being settled.
 //!
-//! Invariant: the sequences of a step are known to [`Steps::fail`] from its plan until it is settled, wherever
-//! the step is meanwhile.
+//! Invariant: the sequences of a step are known to [`Steps::fail`] from its plan until it is settled,
+//! wherever the step is meanwhile.
 
 use super::forward_input::LogitsRow;
 use crate::scheduler::{Batch, Chunk, SeqId, Stats};

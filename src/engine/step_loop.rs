@@ -35,8 +35,8 @@ use perigee_telemetry::Metrics;
 /// Consecutive failed steps after which the engine ends.
 const MAX_FAILED_STEPS: usize = 3;
 
-/// Starts the engine on a new thread. `tiers` keep the blocks that leave the cache. The thread ends after `EngineHandle::shutdown`, or with the
-/// reason of the engine's death.
+/// Starts the engine on a new thread. `tiers` keep the blocks that leave the cache. The thread ends
+/// after `EngineHandle::shutdown`, or with the reason of the engine's death.
 pub fn spawn<B: Backend>(
     mut model: Model<B>,
     limits: Limits,
@@ -152,7 +152,8 @@ impl<B: Backend> StepLoop<B> {
         let mut wait = Wait::No;
         if self.sequences.scheduler.is_empty() && !self.inbox.is_closing() {
             self.publish_load();
-            // The turn may have ended the last sequence without a step: its end must not wait for the next command.
+            // The turn may have ended the last sequence without a step: its end must not wait for the
+            // next command.
             self.sequences.outbox.flush();
             wait = Wait::UntilOneComes;
         } else if self.steps.are_stalled() {
@@ -199,8 +200,9 @@ impl<B: Backend> StepLoop<B> {
         let now_us = self.clock.begin_turn();
         // Deadlines come first: a sequence that is late takes no place in the plan.
         self.sequences.expire(now_us);
-        // What a sequence is held for comes before the plan, which admits those that are released. A block of the
-        // tower is enqueued behind the last reader of the rows that it writes, and in front of the next.
+        // What a sequence is held for comes before the plan, which admits those that are released. A
+        // block of the tower is enqueued behind the last reader of the rows that it writes, and in
+        // front of the next.
         self.pictures.advance(&mut self.sequences, &mut self.model)?;
         self.tiered.take_arrivals(&mut self.sequences.scheduler);
         self.clock.lap(|times| &mut times.forward);
@@ -225,8 +227,8 @@ impl<B: Backend> StepLoop<B> {
         forward_input::build(&self.sequences, &self.pictures, &mut self.steps);
         self.metrics.flight().begin_step(self.steps.planned.shape(&self.sequences.scheduler.stats()));
         let decoded = self.steps.planned.decoded();
-        // Masks are computed beside the model. They depend on the tokens of the step before: settled already, or
-        // settled while the device computes.
+        // Masks are computed beside the model. They depend on the tokens of the step before: settled
+        // already, or settled while the device computes.
         if !B::ENQUEUES {
             self.draws.begin_masks(&self.steps.planned, &mut self.sequences);
         }
@@ -248,8 +250,8 @@ impl<B: Backend> StepLoop<B> {
         self.sequences.scheduler.advance(&mut step.batch);
         self.steps.launch();
         self.clock.lap(|times| &mut times.sample);
-        // A step stays in flight where calls return before their work is done, unless it has drafts: these are
-        // checked in the turn of their plan, while their logits are in the workspace.
+        // A step stays in flight where calls return before their work is done, unless it has drafts:
+        // these are checked in the turn of their plan, while their logits are in the workspace.
         if !B::ENQUEUES || !self.drafting.trials.is_empty() {
             self.settle()?;
         }

@@ -1,8 +1,8 @@
 //! Blocks that leave the pool for host memory and disk, and come back.
 //!
-//! Between the plan and its step: the plan says which blocks get other content, and which contents it needs in which blocks. What
-//! leaves is read behind the steps that are under way, and kept when the next step is enqueued. A sequence whose prompt is on disk is
-//! held until a thread has read it.
+//! Between the plan and its step: the plan says which blocks get other content, and which contents it
+//! needs in which blocks. What leaves is read behind the steps that are under way, and kept when the
+//! next step is enqueued. A sequence whose prompt is on disk is held until a thread has read it.
 
 use std::time::{Duration, Instant};
 
@@ -67,8 +67,9 @@ impl<B: Backend> TieredBlocks<B> {
         });
     }
 
-    /// Begins to read the blocks that the plan gives other content, and writes those that it loads. After an error the loads that were
-    /// not written are forgotten; the sequences of the plan must end.
+    /// Begins to read the blocks that the plan gives other content, and writes those that it loads.
+    /// After an error the loads that were not written are forgotten; the sequences of the plan must
+    /// end.
     pub(super) fn transfer(
         &mut self,
         batch: &Batch,
@@ -95,7 +96,8 @@ impl<B: Backend> TieredBlocks<B> {
         outcome
     }
 
-    /// Keeps the blocks that the plan displaced. Called between the step before being settled and the draws of this one.
+    /// Keeps the blocks that the plan displaced. Called between the step before being settled and the
+    /// draws of this one.
     pub(super) fn keep(&mut self, scheduler: &mut Scheduler, model: &mut Model<B>) -> Result<(), OpError> {
         let Some(tiers) = &mut self.tiers else { return Ok(()) };
         for (name, read) in self.leaving.drain(..) {

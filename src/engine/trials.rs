@@ -1,5 +1,5 @@
-//! Drafts under way: opened by a plan, followed row by row as their tokens are sampled, counted when all rows are
-//! settled.
+//! Drafts under way: opened by a plan, followed row by row as their tokens are sampled, counted when
+//! all rows are settled.
 //!
 //! Invariant: a drafted row is sampled only once the token that it was computed for has been.
 

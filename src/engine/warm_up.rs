@@ -46,8 +46,8 @@ pub fn warm_up<B: Backend>(model: &mut Model<B>, block_size: usize) -> Result<()
 fn decode_plan(rows: usize, step: usize, vocab_size: usize, block_size: usize) -> StepPlan {
     let mut plan = StepPlan::default();
     for row in 0..rows {
-        // Different tokens choose different experts, in a step as those of a draft do, and from step to step: experts of
-        // the step before are in the processor's caches.
+        // Different tokens choose different experts, in a step as those of a draft do, and from step to
+        // step: experts of the step before are in the processor's caches.
         let token = (step * rows + row) * TOKEN_STRIDE % vocab_size;
         plan.add([TokenSource::from(token as u32)], 0, 0, &[BlockId(0)], block_size);
     }
