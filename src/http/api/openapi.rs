@@ -1,6 +1,6 @@
 //! The OpenAPI document: what the routes take and give, for clients, generators and fuzzers.
 //!
-//! The types that read a body describe it. The routes are listed here; a test holds the list to the server's (`server/routes.rs`).
+//! The types that read a body describe it, and the table of routes describes the rest (`routes.rs`).
 
 mod answers;
 
@@ -17,6 +17,7 @@ use super::error::{ErrorBody, MessagesError};
 use super::json::Fields;
 use super::reference_page;
 use super::responses::ResponsesRequest;
+use super::routes::{Body, Content, Handler, Heading, Method, ROUTES, Route};
 use super::tokenize::{DetokenizeBody, TokenizeBody};
 
 /// The document, as it is served.
@@ -31,19 +32,6 @@ pub fn openapi_page() -> &'static str {
     PAGE.get_or_init(|| reference_page::page(&document()))
 }
 
-/// Paths of the document with their method, as the server names them.
-pub fn openapi_routes() -> Vec<(String, String)> {
-    let document = document();
-    let paths = document["paths"].as_object().cloned().unwrap_or_default();
-    let routes = paths.iter().flat_map(|(path, item)| {
-        item.as_object()
-            .into_iter()
-            .flat_map(|item| item.keys())
-            .map(|method| (path.clone(), method.to_uppercase()))
-    });
-    routes.collect()
-}
-
 fn document() -> Value {
     json!({
         "openapi": "3.1.0",
@@ -54,7 +42,7 @@ fn document() -> Value {
                 the answer's header `x-perigee-ignored-fields`, or a 400 (server.unknown_fields); a field that asks for what this version does \
                 not have is a 400 that names it. `null` is the same as leaving a field out.",
         },
-        "tags": TAGS.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
+        "tags": Heading::ALL.map(|heading| json!({"name": heading})),
         "paths": paths(),
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -63,177 +51,76 @@ fn document() -> Value {
     })
 }
 
-/// What a route is described by.
-struct Entry {
-    path: &'static str,
-    summary: &'static str,
-    body: Option<String>,
-    answer: Value,
-    /// Whether a key is needed where keys are set.
-    keyed: bool,
-    posted: bool,
-}
-
-fn entries() -> Vec<Entry> {
-    let json = |name: &str| json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}});
-    let asked = |path, body: &str, answer: &str, summary| {
-        let (body, answer) = (Some(format!("{body}Request")), json(answer));
-        Entry { path, summary, body, answer, keyed: true, posted: true }
-    };
-    // `name` is that of the body's schema and the answer's.
-    let post = |path, name: &str, summary| asked(path, name, &format!("{name}Answer"), summary);
-    let replies = |path, name: &str, summary| {
-        let mut entry = post(path, name, summary);
-        // Of every event; its data are JSON.
-        entry.answer["text/event-stream"] = json!({"schema": {"type": "object", "required": ["data"],
-            "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}});
-        entry
-    };
-    let get =
-        |path, answer, summary| Entry { path, summary, body: None, answer, keyed: false, posted: false };
-    let keyed = |path, answer: &str, summary| Entry { keyed: true, ..get(path, json(answer), summary) };
-    let operate = |path, summary| Entry { keyed: true, posted: true, ..get(path, json("Facts"), summary) };
-    let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
-    let any = json!({"application/json": {"schema": {"type": "object"}}});
-    let rendered = "The prompt of a conversation and its token ids; nothing is generated.";
-    let responses = "The model's turn, in the words of the Responses API; nothing is stored.";
-    vec![
-        replies("/v1/chat/completions", "Chat", "The model's turn in a conversation."),
-        post("/v1/chat/completions/render", "Render", rendered),
-        asked(
-            "/v1/completions/render",
-            "RenderCompletion",
-            "RenderList",
-            "The prompts of a request for text, and their ids.",
-        ),
-        asked("/v1/responses/render", "RenderResponses", "RenderAnswer", rendered),
-        asked("/v1/messages/render", "RenderMessages", "RenderAnswer", rendered),
-        replies("/v1/responses", "Responses", responses),
-        replies("/v1/messages", "Messages", "The model's turn, in the words of Anthropic's Messages API."),
-        post("/v1/messages/count_tokens", "CountTokens", "How many tokens a conversation has."),
-        replies("/v1/completions", "Completion", "Text that goes on from a prompt."),
-        post("/tokenize", "Tokenize", "Token ids of a text or a conversation."),
-        post("/detokenize", "Detokenize", "Text of token ids."),
-        keyed("/tokenizer_info", "TokenizerInfo", "Facts of the tokenizer."),
-        keyed("/v1/models", "ModelList", "The models served."),
-        keyed("/v1/models/{name}", "Model", "One model."),
-        keyed("/server_info", "Facts", "Facts of the server, for routers; in SGLang's words."),
-        keyed("/model_info", "Facts", "Facts of the model, for routers; in SGLang's words."),
-        keyed("/v1/loads", "Loads", "The load at this moment, for routers; in SGLang's words."),
-        Entry {
-            keyed: true,
-            ..get("/settings", any.clone(), "Every setting with its value and origin; secrets are masked.")
-        },
-        operate(
-            "/admin/reload",
-            "Reads the settings anew; says what changed, and what waits for the next start.",
-        ),
-        Entry {
-            keyed: true,
-            ..get("/admin/flight-recorder", any.clone(), "The last steps and requests, without their text.")
-        },
-        get("/health", json("Health"), "Whether the process and the engine are alive."),
-        get("/health/live", json("Health"), "Whether the process is alive."),
-        get("/health/ready", json("Health"), "Whether requests are taken."),
-        get("/health/startup", json("Health"), "The stage of the start and its progress."),
-        get(
-            "/metrics",
-            text("text/plain"),
-            "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.",
-        ),
-        get("/version", json("Version"), "The version."),
-        get("/openapi.json", any, "This document."),
-        get("/docs", text("text/html"), "This document as a page."),
-        get("/", text("text/html"), "A page with the state, charts, a playground and the settings."),
-        get("/page/{name}", text("text/plain"), "A file of that page."),
-    ]
-}
-
 fn paths() -> Value {
     let mut paths = Map::new();
-    for entry in entries() {
+    for route in &ROUTES {
         let mut operation = json!({
-            "tags": [tag(entry.path)],
-            "summary": entry.summary,
-            "operationId": entry.path.trim_start_matches('/').replace(['/', '.'], "_").replace(['{', '}'], ""),
-            "responses": responses(&entry),
+            "tags": [route.heading],
+            "summary": route.summary,
+            "operationId": route.name.trim_start_matches('/').replace(['/', '.'], "_").replace(['{', '}'], ""),
+            "responses": responses(route),
         });
-        if entry.keyed {
+        if is_keyed(route) {
             operation["security"] = json!([{"key": []}, {}]);
         }
-        if entry.path.contains("{name}") {
+        if route.name.contains("{name}") {
             operation["parameters"] = json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}]);
         }
-        if let Some(body) = &entry.body {
+        if let Some(Body { schema, example }) = route.body {
+            let example: Value = serde_json::from_str(example).expect("an example is JSON");
             operation["requestBody"] = json!({"required": true, "content":
-                {"application/json": {"schema": {"$ref": format!("#/components/schemas/{body}")}, "example": example(entry.path)}}});
+                {"application/json": {"schema": reference(schema), "example": example}}});
         }
-        let method = if entry.posted { "post" } else { "get" };
-        paths.insert(entry.path.into(), json!({method: operation}));
+        let method = match route.method {
+            Method::Get => "get",
+            Method::Post => "post",
+        };
+        paths.insert(route.name.into(), json!({method: operation}));
     }
     Value::Object(paths)
 }
 
-/// The headings, in the order they are read.
-const TAGS: [&str; 4] = ["Chat", "Text", "Models", "Operations"];
+/// Whether a key is needed where keys are set; the operator can open pages.
+fn is_keyed(route: &Route) -> bool {
+    route.needs_key(true)
+}
 
-/// The heading a path stands under.
-fn tag(path: &str) -> &'static str {
-    match path {
-        "/v1/completions" | "/v1/completions/render" | "/tokenize" | "/detokenize" | "/tokenizer_info" => {
-            "Text"
-        }
-        "/v1/loads" => "Operations",
-        _ if path.starts_with("/v1/models") => "Models",
-        _ if path.starts_with("/v1/") => "Chat",
-        _ => "Operations",
+fn reference(schema: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{schema}")})
+}
+
+/// What an answer with status 200 holds, by media type.
+fn content(answer: Content) -> Value {
+    match answer {
+        Content::Json(schema) => json!({"application/json": {"schema": reference(schema)}}),
+        // The schema of the stream is that of every event; its data are JSON.
+        Content::Reply(schema) => json!({
+            "application/json": {"schema": reference(schema)},
+            "text/event-stream": {"schema": {"type": "object", "required": ["data"],
+                "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}},
+        }),
+        Content::Object => json!({"application/json": {"schema": {"type": "object"}}}),
+        Content::Text(kind) => json!({kind: {"schema": {"type": "string"}}}),
     }
 }
 
-/// A body that the path takes, as it stands, from any model.
-fn example(path: &str) -> Value {
-    let question = json!([{"role": "user", "content": "What is 2 + 3?"}]);
-    let get_weather = json!({"name": "get_weather", "parameters": {"type": "object", "required": ["city"],
-        "properties": {"city": {"type": "string"}}}});
-    match path {
-        "/v1/chat/completions" => json!({"messages": [
-            {"role": "system", "content": "You are a helpful assistant."}, question[0]], "max_tokens": 256}),
-        "/v1/chat/completions/render" => {
-            json!({"messages": [{"role": "user", "content": "What is the weather in Paris?"}],
-            "tools": [{"type": "function", "function": get_weather}]})
-        }
-        "/v1/responses" | "/v1/responses/render" => {
-            json!({"input": "What is 2 + 3?", "max_output_tokens": 256})
-        }
-        "/v1/messages" | "/v1/messages/render" => json!({"messages": question, "max_tokens": 256}),
-        "/v1/messages/count_tokens" => json!({"messages": question}),
-        "/v1/completions" | "/v1/completions/render" => {
-            json!({"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0})
-        }
-        "/tokenize" => json!({"prompt": "Hello, world!"}),
-        "/detokenize" => json!({"tokens": [0, 1, 2]}),
-        _ => unreachable!("{path} takes a body and has no example"),
-    }
-}
-
-fn responses(entry: &Entry) -> Value {
+fn responses(route: &Route) -> Value {
     let mut responses = Map::new();
-    // Anthropic's routes have errors of their own shape.
-    let shape = if entry.path.starts_with("/v1/messages") { "MessagesError" } else { "Error" };
-    let failed = |text: &str| {
-        json!({"description": text, "content":
-        {"application/json": {"schema": {"$ref": format!("#/components/schemas/{shape}")}}}})
-    };
-    let mut answered = json!({"description": "The answer.", "content": entry.answer});
-    if entry.body.is_some() {
+    let shape = if route.is_anthropic() { "MessagesError" } else { "Error" };
+    let content = content(route.answer);
+    let mut answered = json!({"description": "The answer.", "content": content});
+    if route.has_body() {
         let described = "Names in the request that no field of the route has, where there are any.";
         answered["headers"] = json!({"x-perigee-ignored-fields": {"description": described, "required": false, "schema": {"type": "string"}}});
     }
     responses.insert("200".into(), answered);
-    let mut add = |status: &str, text: &str| responses.insert(status.into(), failed(text));
+    let mut add = |status: &str, text: &str| {
+        let content = json!({"application/json": {"schema": reference(shape)}});
+        responses.insert(status.into(), json!({"description": text, "content": content}));
+    };
     add("405", "The path does not take this method.");
     add("421", "The request is addressed to a host that is not this server's.");
-    if entry.keyed {
+    if is_keyed(route) {
         add("401", "A key is needed.");
         add("404", "There is no such model.");
         add(
@@ -241,7 +128,7 @@ fn responses(entry: &Entry) -> Value {
             "The server is starting, draining, overloaded or has lost its engine; Retry-After says when to try again.",
         );
     }
-    if entry.body.is_some() {
+    if route.has_body() {
         add("400", "The request asks for something impossible; `param` names the field.");
         add("408", "The body came too slowly.");
         add("413", "The body is too large.");
@@ -250,8 +137,8 @@ fn responses(entry: &Entry) -> Value {
         add("500", "The engine failed on this request.");
         add("504", "The request ran into its time limit.");
     }
-    if entry.path.starts_with("/health") && entry.path != "/health/live" {
-        responses.insert("503".into(), json!({"description": "No.", "content": entry.answer}));
+    if route.is_probe() && route.handler != Handler::Live {
+        responses.insert("503".into(), json!({"description": "No.", "content": content}));
     }
     Value::Object(responses)
 }
@@ -452,8 +339,8 @@ mod tests {
         }
         let document = document();
         walk(&document, &document);
-        for (path, method) in openapi_routes() {
-            assert!(openapi_page().contains(&format!("{method}</span> {path}</code>")), "{path}");
+        for route in &ROUTES {
+            assert!(openapi_page().contains(&format!("</span> {}</code>", route.name)), "{}", route.name);
         }
         for schema in document["components"]["schemas"].as_object().unwrap().values() {
             assert!(jsonschema::meta::is_valid(schema), "{schema}");

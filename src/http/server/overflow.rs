@@ -14,11 +14,11 @@ use tokio::time::timeout;
 
 use super::connection::{self, Opened};
 use super::listener::Open;
+use super::path;
 use super::refusal::{REFUSAL_TIME, refuse};
-use super::route::{self, Route};
 use super::shared::Shared;
 use super::socket::{Socket, Stream};
-use crate::api::ApiError;
+use crate::api::{ApiError, Handler, Route};
 use perigee_telemetry::Throttle;
 
 /// Places for probes and scrapers.
@@ -124,8 +124,8 @@ fn is_probe(head: &[u8], root: &str) -> bool {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let target = str::from_utf8(line).ok().and_then(|line| line.split(' ').nth(1));
     let uri: Option<Uri> = target.and_then(|target| target.parse().ok());
-    let route = uri.and_then(|uri| Route::of(route::below(uri.path(), root)));
-    is_whole(head) && route.is_some_and(|route| route.is_health() || route == Route::Metrics)
+    let route = uri.and_then(|uri| Route::of(path::below(uri.path(), root)));
+    is_whole(head) && route.is_some_and(|route| route.is_probe() || route.handler == Handler::Metrics)
 }
 
 #[cfg(test)]

@@ -6,10 +6,9 @@ use std::time::Instant;
 
 use super::activity::Busy;
 use super::clients::Metered;
-use super::route::Route;
 use super::shared::{Running, Shared};
 use super::traces::{EndedRequest, TraceContext};
-use crate::api::{ApiError, Share, Summary};
+use crate::api::{ApiError, Route, Share, Summary};
 use perigee_telemetry::RequestRecord;
 
 /// Status recorded for a client that disconnected before its answer was complete; never sent.
@@ -21,7 +20,7 @@ pub(super) struct RequestLog {
     shared: Arc<Shared>,
     pub(super) id: String,
     /// `None`: of a path that has none.
-    route: Option<Route>,
+    route: Option<&'static Route>,
     began: Instant,
     status: Option<u16>,
     /// The request's figures as far as they are known.
@@ -43,7 +42,7 @@ pub(super) struct RequestLog {
 }
 
 impl RequestLog {
-    pub(super) fn begin(shared: Arc<Shared>, id: String, route: Option<Route>, busy: Busy) -> Self {
+    pub(super) fn begin(shared: Arc<Shared>, id: String, route: Option<&'static Route>, busy: Busy) -> Self {
         shared.metrics.record_in_flight(true);
         Self {
             shared,
@@ -79,7 +78,7 @@ impl RequestLog {
 impl Drop for RequestLog {
     fn drop(&mut self) {
         let took = self.began.elapsed();
-        let route = self.route.map_or("other", Route::name);
+        let route = self.route.map_or("other", |route| route.name);
         let Summary { usage, ttft, finish, timelines, request_id, .. } = std::mem::take(&mut self.summary);
         let (status, finish) = match self.status.filter(|_| self.complete) {
             Some(status) => (status, finish),

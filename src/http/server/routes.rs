@@ -7,16 +7,15 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 
 use super::activity::Busy;
 use super::answer::{Answer, Events};
 use super::clients::Caller;
 use super::request_log::RequestLog;
-use super::route::{self, POST, Route};
 use super::shared::Shared;
-use super::{accept, admission, body, compression, page};
-use crate::api::{self, Api, ApiError, Kind, RequestBody, is_request_id};
+use super::{accept, admission, body, compression, page, path};
+use crate::api::{self, ApiError, Handler, Method, RequestBody, Route, is_request_id};
 
 /// W3C Trace Context, level 2: where the request is found in a trace.
 const TRACE_RESPONSE: HeaderName = HeaderName::from_static("traceresponse");
@@ -36,6 +35,15 @@ enum Reply {
     Moved(HeaderValue),
 }
 
+impl From<api::Answer> for Reply {
+    fn from(answer: api::Answer) -> Self {
+        match answer {
+            api::Answer::Json(body) => Self::Json(StatusCode::OK, body),
+            api::Answer::Events(stream) => Self::Events(stream),
+        }
+    }
+}
+
 /// The API whose error shape a client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialect {
@@ -46,15 +54,12 @@ enum Dialect {
 impl Dialect {
     /// The route's own dialect; on routes shared by both, the dialect that the client's headers
     /// show.
-    fn of(route: Option<Route>, headers: &HeaderMap) -> Self {
-        match route {
-            Some(Route::Messages | Route::RenderMessages | Route::CountTokens) => Self::Anthropic,
-            Some(Route::Models | Route::Model) | None
-                if headers.contains_key("anthropic-version") || headers.contains_key("x-api-key") =>
-            {
-                Self::Anthropic
-            }
-            _ => Self::OpenAi,
+    fn of(route: Option<&Route>, headers: &HeaderMap) -> Self {
+        let shared = route.is_none_or(|route| matches!(route.handler, Handler::Models | Handler::Model));
+        let shown = || headers.contains_key("anthropic-version") || headers.contains_key("x-api-key");
+        match route.is_some_and(Route::is_anthropic) || (shared && shown()) {
+            true => Self::Anthropic,
+            false => Self::OpenAi,
         }
     }
 }
@@ -69,16 +74,16 @@ pub(super) async fn answer(
     stranger: bool,
 ) -> Response<Answer> {
     let (head, incoming) = request.into_parts();
-    let path = route::below(head.uri.path(), &shared.config.root_path);
+    let path = path::below(head.uri.path(), &shared.config.root_path);
     let route = Route::of(path);
     let id = request_id(&head.headers);
     let mut log = RequestLog::begin(shared.clone(), id, route, busy);
     log.context = shared.traces.get().map(|traces| traces.context(&head.headers));
     let origin = allowed_origin(&head.headers, &shared.config.cors_origins);
     let dialect = Dialect::of(route, &head.headers);
-    let admitted = match (shared.hosts.check(&head, route.is_some_and(Route::is_health)), route) {
+    let admitted = match (shared.hosts.check(&head, route.is_some_and(Route::is_probe)), route) {
         (Err(error), _) => Err(error),
-        (Ok(()), Some(route)) if head.method == Method::OPTIONS && origin.is_some() => {
+        (Ok(()), Some(route)) if head.method == hyper::Method::OPTIONS && origin.is_some() => {
             body::skip(incoming).await;
             return preflight(route, &head.headers, origin, log);
         }
@@ -107,21 +112,21 @@ pub(super) async fn answer(
 
 /// Checks that need no body.
 async fn admit(
-    route: Route,
+    route: &Route,
     head: &Parts,
     shared: &Arc<Shared>,
     stranger: bool,
     log: &mut RequestLog,
 ) -> Result<(), ApiError> {
     let (method, headers) = (&head.method, &head.headers);
-    let fits = match route.allow() {
-        POST => *method == Method::POST,
-        _ => *method == Method::GET || *method == Method::HEAD,
+    let fits = match route.method {
+        Method::Post => method == hyper::Method::POST,
+        Method::Get => method == hyper::Method::GET || method == hyper::Method::HEAD,
     };
     if !fits {
-        return Err(ApiError::method_not_allowed(method.as_str(), head.uri.path(), route.allow()));
+        return Err(ApiError::method_not_allowed(method.as_str(), head.uri.path(), route.method.allow()));
     }
-    if stranger && !route.is_health() {
+    if stranger && !route.is_probe() {
         return Err(ApiError::certificate_needed());
     }
     let mut caller = Caller::Anyone;
@@ -141,7 +146,7 @@ async fn admit(
         log.runs(shared.run());
         shared.readiness.service(shared.api())?;
     }
-    if route.allow() == POST && !route.needs_admin() {
+    if route.has_body() {
         admission::check_media_type(headers)?;
     }
     // Last: what is refused for another reason does not count.
@@ -154,106 +159,104 @@ async fn admit(
 /// Where the page is for who asks for `server.root_path` itself: its links are relative, so that the slash at the end counts.
 fn moved(head: &Parts, shared: &Shared) -> Option<Reply> {
     let root = &shared.config.root_path;
-    if head.uri.path() != root || head.method != Method::GET {
+    if head.uri.path() != root || head.method != hyper::Method::GET {
         return None;
     }
     HeaderValue::from_str(&format!("{root}/")).ok().map(Reply::Moved)
 }
 
+/// Runs the route's handler.
 async fn dispatch(
-    route: Route,
+    route: &Route,
     path: &str,
     headers: &HeaderMap,
     incoming: Incoming,
     shared: &Shared,
     log: &mut RequestLog,
 ) -> Result<Reply, ApiError> {
-    if route == Route::Reload {
-        body::skip(incoming).await;
-        return reload(shared).await;
-    }
-    if route.allow() == POST {
-        let body = body::read(headers, incoming, shared.body_limit(), &shared.config, &shared.bodies).await?;
-        let body = RequestBody { share: log.share, ..body };
-        let api = shared.readiness.service(shared.api())?;
-        return post(route, body, &api, log).await;
-    }
     let (ready, metrics) = (&shared.readiness, &shared.metrics);
+    let api = || ready.service(shared.api());
+    let json = |body| Ok(Reply::Json(StatusCode::OK, body));
+    let value = |body: serde_json::Value| json(body.to_string().into_bytes());
     let health = |(ok, body): (bool, serde_json::Value)| {
         let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         Ok(Reply::Json(status, body.to_string().into_bytes()))
     };
-    match route {
-        Route::Health => health(ready.health(shared.api().as_deref(), metrics)),
-        Route::Live => health((true, serde_json::json!({"status": "live"}))),
-        Route::Ready => health(ready.ready_answer(shared.api().as_deref(), metrics)),
-        Route::Startup => health(ready.startup()),
-        Route::Metrics => {
+    match route.handler {
+        Handler::Reply(kind) => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.reply(kind, body, &log.id, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::Render(kind) => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.render(kind, body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::CountTokens => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.count_tokens(body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::Tokenize => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.tokenize(body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::Detokenize => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.detokenize(body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::TokenizerInfo => json(api()?.tokenizer_info()),
+        Handler::Models => json(api()?.models()),
+        Handler::Model => json(api()?.model(&path::decoded(path, route.parameter(path))?)?),
+        Handler::ServerInfo => json(api()?.server_info()),
+        Handler::ModelInfo => json(api()?.model_info()),
+        Handler::Loads => json(api()?.loads()),
+        Handler::Settings => value(shared.operator()?.settings()),
+        Handler::Reload => {
+            body::skip(incoming).await;
+            reload(shared).await
+        }
+        Handler::FlightRecorder => value(metrics.flight().report()),
+        Handler::Health => health(ready.health(shared.api().as_deref(), metrics)),
+        Handler::Live => value(serde_json::json!({"status": "live"})),
+        Handler::Ready => health(ready.ready_answer(shared.api().as_deref(), metrics)),
+        Handler::Startup => health(ready.startup()),
+        Handler::Metrics => {
             if let Some(api) = shared.api() {
                 metrics.set_load(&api.load());
             }
             let form = accept::exposition(headers);
             Ok(Reply::Text(form.content_type(), metrics.render(form)))
         }
-        Route::Settings => match shared.operator.get() {
-            Some(operator) => Ok(Reply::Json(StatusCode::OK, operator.settings().to_string().into_bytes())),
-            None => Err(ApiError::starting("settings", 0)),
-        },
-        Route::Page | Route::PageFile => {
-            page::file(path).map(Reply::File).ok_or_else(|| ApiError::unknown_path(path))
+        Handler::Version => {
+            value(serde_json::json!({"version": env!("CARGO_PKG_VERSION"), "name": "perigee"}))
         }
-        Route::FlightRecorder => {
-            Ok(Reply::Json(StatusCode::OK, metrics.flight().report().to_string().into_bytes()))
-        }
-        Route::OpenApi => Ok(Reply::Json(StatusCode::OK, api::openapi().to_vec())),
-        Route::Docs => Ok(Reply::Text("text/html; charset=utf-8", api::openapi_page().to_owned())),
-        Route::Version => {
-            health((true, serde_json::json!({"version": env!("CARGO_PKG_VERSION"), "name": "perigee"})))
-        }
-        _ => {
-            let api = ready.service(shared.api())?;
-            let body = match route {
-                Route::TokenizerInfo => api.tokenizer_info(),
-                Route::ServerInfo => api.server_info(),
-                Route::ModelInfo => api.model_info(),
-                Route::Loads => api.loads(),
-                Route::Model => api.model(&route::model_name(path)?)?,
-                _ => api.models(),
-            };
-            Ok(Reply::Json(StatusCode::OK, body))
+        Handler::OpenApi => json(api::openapi().to_vec()),
+        Handler::Docs => Ok(Reply::Text("text/html; charset=utf-8", api::openapi_page().to_owned())),
+        Handler::Page => Ok(Reply::File(&page::INDEX)),
+        Handler::PageFile => {
+            page::file(route.parameter(path)).map(Reply::File).ok_or_else(|| ApiError::unknown_path(path))
         }
     }
 }
 
+/// Reads the body of a request for the model.
+async fn read(
+    headers: &HeaderMap,
+    incoming: Incoming,
+    shared: &Shared,
+    log: &RequestLog,
+) -> Result<RequestBody, ApiError> {
+    let body = body::read(headers, incoming, shared.body_limit(), &shared.config, &shared.bodies).await?;
+    Ok(RequestBody { share: log.share, ..body })
+}
+
 /// Reads the settings anew, off the threads of streams.
 async fn reload(shared: &Shared) -> Result<Reply, ApiError> {
-    let operator = shared.operator.get().cloned().ok_or_else(|| ApiError::starting("settings", 0))?;
+    let operator = shared.operator()?.clone();
     let reloaded = tokio::task::spawn_blocking(move || operator.reload()).await;
     match reloaded.unwrap_or_else(|e| Err(format!("the reload failed: {e}"))) {
         Ok(report) => Ok(Reply::Json(StatusCode::OK, report.to_string().into_bytes())),
         Err(problems) => Err(ApiError::invalid_settings(problems)),
     }
-}
-
-async fn post(route: Route, body: RequestBody, api: &Api, log: &mut RequestLog) -> Result<Reply, ApiError> {
-    let (id, summary) = (&*log.id, &mut log.summary);
-    let answer = match route {
-        Route::Chat => api.reply(Kind::Chat, body, id, summary).await?,
-        Route::Completions => api.reply(Kind::Completion, body, id, summary).await?,
-        Route::Messages => api.reply(Kind::Messages, body, id, summary).await?,
-        Route::Responses => api.reply(Kind::Responses, body, id, summary).await?,
-        Route::Render => api.render(Kind::Chat, body, summary).await?,
-        Route::RenderCompletion => api.render(Kind::Completion, body, summary).await?,
-        Route::RenderMessages => api.render(Kind::Messages, body, summary).await?,
-        Route::RenderResponses => api.render(Kind::Responses, body, summary).await?,
-        Route::CountTokens => api.count_tokens(body, summary).await?,
-        Route::Tokenize => api.tokenize(body, summary).await?,
-        _ => api.detokenize(body, summary).await?,
-    };
-    Ok(match answer {
-        api::Answer::Json(body) => Reply::Json(StatusCode::OK, body),
-        api::Answer::Events(stream) => Reply::Events(stream),
-    })
 }
 
 /// The client's own id if it is safe to echo, else a new one.
@@ -274,7 +277,7 @@ fn allowed_origin(headers: &HeaderMap, allowed: &[String]) -> Option<HeaderValue
 }
 
 fn preflight(
-    route: Route,
+    route: &Route,
     headers: &HeaderMap,
     origin: Option<HeaderValue>,
     mut log: RequestLog,
@@ -284,7 +287,7 @@ fn preflight(
     let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), given: false, log: Box::new(log) });
     *response.status_mut() = StatusCode::NO_CONTENT;
     let out = response.headers_mut();
-    let methods = if route.allow() == POST { "POST, OPTIONS" } else { "GET, HEAD, OPTIONS" };
+    let methods = if route.method == Method::Post { "POST, OPTIONS" } else { "GET, HEAD, OPTIONS" };
     out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(methods));
     let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let asked = asked.unwrap_or(HeaderValue::from_static("authorization, content-type, x-request-id"));

@@ -11,7 +11,7 @@ use super::clients::Clients;
 use super::tls::Tls;
 use super::traces::Traces;
 use super::{Config, Operator, Readiness};
-use crate::api::Api;
+use crate::api::{Api, ApiError};
 use perigee_telemetry::Metrics;
 
 /// The stages of the server's end; the value only grows. A drain begins in [`Life::Serving`]:
@@ -110,6 +110,11 @@ impl Shared {
     pub(super) fn announce(&self, tls: &Tls) {
         tls.announce();
         self.metrics.set_certificate_end(tls.valid_until_s());
+    }
+
+    /// What the operator may see and do. Errors: a boot that has not got so far.
+    pub(super) fn operator(&self) -> Result<&Arc<dyn Operator>, ApiError> {
+        self.operator.get().ok_or_else(|| ApiError::starting("settings", 0))
     }
 
     /// Counts a request among those that a drain waits for.

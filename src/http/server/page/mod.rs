@@ -33,12 +33,9 @@ static FILES: [File; 8] = [
     File { name: "settings.js", media_type: SCRIPT, text: include_str!("settings.js") },
 ];
 
-/// The file of a path.
-pub(super) fn file(path: &str) -> Option<&'static File> {
-    match path {
-        "/" => Some(&INDEX),
-        _ => FILES.iter().find(|file| path.strip_prefix("/page/") == Some(file.name)),
-    }
+/// A file below `/page/`.
+pub(super) fn file(name: &str) -> Option<&'static File> {
+    FILES.iter().find(|file| file.name == name)
 }
 
 #[cfg(test)]
@@ -56,13 +53,9 @@ mod tests {
                 assert_eq!(lines, [""; 0], "{}", file.name);
             }
             for imported in file.text.split("from './").skip(1).filter_map(|rest| rest.split('\'').next()) {
-                assert!(
-                    super::file(&format!("/page/{imported}")).is_some(),
-                    "{} imports {imported}",
-                    file.name
-                );
+                assert!(super::file(imported).is_some(), "{} imports {imported}", file.name);
             }
         }
-        assert_eq!((file("/"), file("/page/nothing"), file("/page/")), (Some(&INDEX), None, None));
+        assert_eq!(file("nothing"), None);
     }
 }
