@@ -404,6 +404,20 @@ def check_below_a_prefix(served):
         check_quiet(page)
 
 
+def check_the_reference_lists_every_route(server, page):
+    with urllib.request.urlopen(f"{server.url}/openapi.json") as answer:
+        document = json.load(answer)
+    page.driver.get(f"{server.url}/docs#tokenize")
+    page.until("the sections are there", lambda: page.all("section"))
+    titles = [title.text for title in page.all("section h2")]
+    routes = [f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item]
+    assert sorted(titles) == sorted(routes), titles
+    assert page.run("return scrollY > 0"), "the section of the address is shown"
+    fields = page.text("#v1_chat_completions table")
+    for part in ("messagesrequired array of (object", "temperaturenumber, 0 to 2", "toolsarray of (object)"):
+        assert part in fields, (part, fields)
+
+
 # ---- What the checks share.
 
 

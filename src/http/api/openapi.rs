@@ -15,7 +15,6 @@ use super::chat::ChatRequest;
 use super::completions::CompletionRequest;
 use super::error::{ErrorBody, MessagesError};
 use super::json::Fields;
-use super::reference_page;
 use super::responses::ResponsesRequest;
 use super::routes::{Body, Content, Handler, Heading, Method, ROUTES, Route};
 use super::tokenize::{DetokenizeBody, TokenizeBody};
@@ -24,12 +23,6 @@ use super::tokenize::{DetokenizeBody, TokenizeBody};
 pub fn openapi() -> &'static [u8] {
     static DOCUMENT: OnceLock<Vec<u8>> = OnceLock::new();
     DOCUMENT.get_or_init(|| document().to_string().into_bytes())
-}
-
-/// The document as a page for people.
-pub fn openapi_page() -> &'static str {
-    static PAGE: OnceLock<String> = OnceLock::new();
-    PAGE.get_or_init(|| reference_page::page(&document()))
 }
 
 fn document() -> Value {
@@ -324,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn references_lead_somewhere_and_the_page_lists_every_path() {
+    fn references_lead_somewhere() {
         fn walk(value: &Value, document: &Value) {
             match value {
                 Value::Object(object) => {
@@ -339,9 +332,6 @@ mod tests {
         }
         let document = document();
         walk(&document, &document);
-        for route in &ROUTES {
-            assert!(openapi_page().contains(&format!("</span> {}</code>", route.name)), "{}", route.name);
-        }
         for schema in document["components"]["schemas"].as_object().unwrap().values() {
             assert!(jsonschema::meta::is_valid(schema), "{schema}");
         }

@@ -230,7 +230,7 @@ async fn dispatch(
             value(serde_json::json!({"version": env!("CARGO_PKG_VERSION"), "name": "perigee"}))
         }
         Handler::OpenApi => json(api::openapi().to_vec()),
-        Handler::Docs => Ok(Reply::Text("text/html; charset=utf-8", api::openapi_page().to_owned())),
+        Handler::Docs => Ok(Reply::File(&page::REFERENCE)),
         Handler::Page => Ok(Reply::File(&page::INDEX)),
         Handler::PageFile => {
             page::file(route.parameter(path)).map(Reply::File).ok_or_else(|| ApiError::unknown_path(path))

@@ -1,6 +1,6 @@
-//! The page at `/`: files in the binary, which ask this server alone for everything they show.
+//! The pages at `/` and `/docs`: files in the binary, which ask this server alone for everything they show.
 
-/// A file of the page.
+/// A file of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct File {
     name: &'static str,
@@ -8,7 +8,7 @@ pub(super) struct File {
     pub(super) text: &'static str,
 }
 
-/// What the page may load and ask: its own files and this server. Images are those that a person
+/// What a page may load and ask: its own files and this server. Images are those that a person
 /// attaches.
 pub(super) const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; img-src 'self' data: blob:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -21,14 +21,20 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 pub(super) static INDEX: File =
     File { name: "index.html", media_type: HTML, text: include_str!("index.html") };
 
-/// The files beside it, below `/page/`.
-static FILES: [File; 8] = [
+/// The reference of the API, at `/docs`.
+pub(super) static REFERENCE: File =
+    File { name: "reference.html", media_type: HTML, text: include_str!("reference.html") };
+
+/// The files beside them, below `/page/`.
+static FILES: [File; 10] = [
     File { name: "style.css", media_type: CSS, text: include_str!("style.css") },
     File { name: "app.js", media_type: SCRIPT, text: include_str!("app.js") },
     File { name: "chart.js", media_type: SCRIPT, text: include_str!("chart.js") },
     File { name: "metrics.js", media_type: SCRIPT, text: include_str!("metrics.js") },
     File { name: "panels.js", media_type: SCRIPT, text: include_str!("panels.js") },
     File { name: "playground.js", media_type: SCRIPT, text: include_str!("playground.js") },
+    File { name: "reference.css", media_type: CSS, text: include_str!("reference.css") },
+    File { name: "reference.js", media_type: SCRIPT, text: include_str!("reference.js") },
     File { name: "server.js", media_type: SCRIPT, text: include_str!("server.js") },
     File { name: "settings.js", media_type: SCRIPT, text: include_str!("settings.js") },
 ];
@@ -44,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_files_name_each_other_and_nothing_outside() {
-        for file in FILES.iter().chain([&INDEX]) {
+        for file in FILES.iter().chain([&INDEX, &REFERENCE]) {
             for outside in ["http://", "https://", "//cdn"] {
                 let lines = file.text.lines().filter(|line| line.contains(outside));
                 // The namespace of SVG is a name, not an address.
