@@ -2,9 +2,10 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::call::Call;
-use super::conversation::{CommonBody, Conversation};
+use super::conversation::{self, CommonBody};
 use super::format::{Format, Kind};
 use super::guard;
 use super::json::{self, Both};
@@ -72,23 +73,46 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
         return Err(ApiError::invalid_value("top_logprobs", "only allowed together with `logprobs: true`"));
     }
-    let conversation = Conversation {
-        kind: Kind::Chat,
-        messages: messages::check(own.messages)?,
-        tools,
-        choice,
-        parallel_calls: own.parallel_tool_calls.unwrap_or(true),
-        structured: structured.check(None)?,
-        reasoning,
-        max_tokens: shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 1)?,
-        shared,
-        foreign,
-        logprobs: wants_logprobs.then(|| top_logprobs.unwrap_or(0)),
-        add_generation_prompt: own.add_generation_prompt,
-        continue_final_message: own.continue_final_message,
-        echo: own.echo.unwrap_or(false),
-    };
-    Ok(Call { unknown, ..conversation.check(limits, defaults)? })
+    let logprobs = wants_logprobs.then(|| top_logprobs.unwrap_or(0));
+    let mut prompt = messages::check(own.messages)?;
+    messages::end(&mut prompt, own.continue_final_message, own.add_generation_prompt)?;
+    if prompt.continue_final_message && prompt.add_generation_prompt {
+        return Err(ApiError::invalid_value(
+            "add_generation_prompt",
+            "not allowed together with a final message that is to be continued",
+        ));
+    }
+    prompt.tools = tools;
+    let echoed_content = prompt.messages.last().filter(|_| own.echo == Some(true)).and_then(spoken);
+    let structured = structured.check(None)?;
+    let max_tokens = shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 1)?;
+    let parallel_calls = own.parallel_tool_calls.unwrap_or(true);
+    let common = (reasoning, shared, foreign);
+    let mut call = conversation::draft(
+        Kind::Chat,
+        prompt,
+        &choice,
+        parallel_calls,
+        structured,
+        common,
+        max_tokens,
+        limits,
+        defaults,
+    )?;
+    call.score(logprobs);
+    call.format.echoed_content = echoed_content;
+    Ok(Call { unknown, ..call })
+}
+
+/// What a message of the assistant says.
+fn spoken(message: &Value) -> Option<String> {
+    let parts = |parts: &Vec<Value>| parts.iter().filter_map(|part| part["text"].as_str()).collect();
+    match &message["content"] {
+        _ if message["role"] != "assistant" => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Array(list) => Some(parts(list)),
+        _ => None,
+    }
 }
 
 impl ChatBody {

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
-use super::call::{Call, Own, call};
+use super::call::Call;
 use super::foreign::ForeignBody;
 use super::format::{Format, Kind};
 use super::guard;
@@ -62,39 +62,30 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         json::read::<CompletionRequest>(body, limits)?;
     own.refuse_unavailable()?;
     foreign.0.check()?;
-    let model = shared.model.clone();
     let echo = own.echo.unwrap_or(false);
     let max_tokens = shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 0)?;
     if max_tokens == Some(0) && !echo {
         return Err(ApiError::invalid_value("max_tokens", "0 is only allowed together with `echo: true`"));
     }
     let logprobs = top_count("logprobs", own.logprobs, limits)?;
-    let shared = shared.check(limits, defaults, max_tokens, SamplingMode::Instant)?;
+    let mut call = shared.draft(Kind::Completion, limits, defaults, max_tokens, SamplingMode::Instant)?;
     let prompts = own.prompt.ok_or_else(|| ApiError::missing("prompt"))?.check(limits)?;
-    if prompts.len() * shared.n as usize > limits.max_prompts {
-        return Err(ApiError::invalid_value(
-            "prompt",
-            format!(
-                "{} prompts with n = {} are more than {} replies",
-                prompts.len(),
-                shared.n,
-                limits.max_prompts
-            ),
-        ));
+    let (count, n, most) = (prompts.len(), call.request.n, limits.max_prompts);
+    if count * n as usize > most {
+        let message = format!("{count} prompts with n = {n} are more than {most} replies");
+        return Err(ApiError::invalid_value("prompt", message));
     }
-    let own = Own {
-        kind: Kind::Completion,
-        model,
-        prompts,
-        chat: None,
-        reasoning: None,
-        default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-        logprobs,
-        echo,
-        echoed_content: None,
-        grammar: structured.check(None)?,
-    };
-    Ok(Call { unknown, ..call(own, shared)? })
+    call.score(logprobs);
+    (call.format.echo, call.request.echo) = (echo, echo);
+    if let Some(top) = logprobs.filter(|_| echo) {
+        let scored = &mut call.request.sampling.prompt_logprobs;
+        *scored = Some(scored.map_or(top, |own| own.max(top)));
+    }
+    call.request.prompts = prompts;
+    call.request.default_max_tokens = Some(DEFAULT_MAX_TOKENS);
+    call.request.grammar = structured.check(None)?;
+    call.check()?;
+    Ok(Call { unknown, ..call })
 }
 
 impl CompletionBody {

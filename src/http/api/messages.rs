@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::values::{Free, Idle, List, TextOr};
 use super::{ApiError, images};
-use crate::generate::ImageInput;
+use crate::generate::ChatPrompt;
 
 /// Most messages of a conversation.
 const MAX_MESSAGES: usize = 16_384;
@@ -88,42 +88,44 @@ pub(super) type Messages = List<Message, MAX_MESSAGES>;
 /// `content`: a string or a list of parts.
 type Content = TextOr<Part, MAX_PARTS>;
 
-/// Checked messages, as the objects that chat templates read.
-#[derive(Debug)]
-pub(super) struct Conversation {
-    pub(super) messages: Vec<Value>,
-    /// Images of the messages, in the order of their parts.
-    pub(super) images: Vec<ImageInput>,
-    /// The last message says of itself that it is unfinished.
-    pub(super) partial: bool,
+/// The prompt of checked messages, as the objects that chat templates read. A dialect has made them of what stands in its `field`.
+/// `partial`: the last one is an unfinished turn of the assistant.
+pub(super) fn prompt(field: &str, mut messages: Vec<Value>, partial: bool) -> Result<ChatPrompt, ApiError> {
+    let images = images::take(&mut messages);
+    match messages.len() {
+        0 => Err(ApiError::invalid_value(field, "the list is empty: at least one message is needed")),
+        1..=MAX_MESSAGES => Ok(ChatPrompt {
+            messages,
+            images,
+            tools: Vec::new(),
+            add_generation_prompt: !partial,
+            continue_final_message: partial,
+            kwargs: None,
+        }),
+        _ => Err(ApiError::invalid_type(field, format!("more than {MAX_MESSAGES} entries"))),
+    }
 }
 
-impl Conversation {
-    /// Messages that a dialect has made of what stands in its `field`.
-    pub(super) fn new(field: &str, mut messages: Vec<Value>, partial: bool) -> Result<Self, ApiError> {
-        let images = images::take(&mut messages);
-        match messages.len() {
-            0 => Err(ApiError::invalid_value(field, "the list is empty: at least one message is needed")),
-            1..=MAX_MESSAGES => Ok(Self { messages, images, partial }),
-            _ => Err(ApiError::invalid_type(field, format!("more than {MAX_MESSAGES} entries"))),
-        }
+/// Applies the fields that say how the prompt ends. Only a message of the assistant can be continued.
+pub(super) fn end(
+    prompt: &mut ChatPrompt,
+    continue_final_message: Option<bool>,
+    add_generation_prompt: Option<bool>,
+) -> Result<(), ApiError> {
+    let continues = continue_final_message.unwrap_or(prompt.continue_final_message);
+    if continues && prompt.messages.last().is_none_or(|last| last["role"] != "assistant") {
+        return Err(ApiError::invalid_value(
+            "continue_final_message",
+            "the last message is not the assistant's: there is nothing to continue",
+        ));
     }
-
-    /// Whether the reply continues the last message, which must be the assistant's; `asked` is what the request says of it.
-    pub(super) fn continues(&self, asked: Option<bool>) -> Result<bool, ApiError> {
-        let continues = asked.unwrap_or(self.partial);
-        if continues && self.messages.last().is_none_or(|last| last["role"] != "assistant") {
-            return Err(ApiError::invalid_value(
-                "continue_final_message",
-                "the last message is not the assistant's: there is nothing to continue",
-            ));
-        }
-        Ok(continues)
-    }
+    prompt.continue_final_message = continues;
+    prompt.add_generation_prompt = add_generation_prompt.unwrap_or(!continues);
+    Ok(())
 }
 
 /// Checks the messages.
-pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError> {
+pub(super) fn check(messages: Option<Messages>) -> Result<ChatPrompt, ApiError> {
     let messages = messages.ok_or_else(|| ApiError::missing("messages"))?.0;
     let last = messages.len().saturating_sub(1);
     let mut partial = false;
@@ -144,7 +146,7 @@ pub(super) fn check(messages: Option<Messages>) -> Result<Conversation, ApiError
         }
         checked.push(message.check(&path)?);
     }
-    Conversation::new("messages", checked, partial)
+    prompt("messages", checked, partial)
 }
 
 impl Message {

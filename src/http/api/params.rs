@@ -8,10 +8,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Number;
 
+use super::call::Call;
+use super::format::{Format, Kind};
 use super::guard::{self, PatternFields};
+use super::unknown::Unknown;
 use super::values::{Free, Idle, Int, List, MAX_U32, TextOr, TokenId, between, inline_schema, int};
 use super::{ApiError, Limits};
-use crate::generate::{Applied, GuardChoice, SamplingDefaults, SamplingMode, Truncate, TruncateSide};
+use crate::generate::{Applied, GenerateRequest, SamplingDefaults, SamplingMode, Truncate, TruncateSide};
 use perigee_decoding::sampling::{LIMITS, MAX_LOGIT_BIAS, Range, SamplingParams, TokenMask};
 use perigee_text::StopPatterns;
 
@@ -185,35 +188,6 @@ fn texts(most: impl Into<Option<u32>>) -> impl FnMut(&mut Schema) {
     }
 }
 
-/// What the fields mean, once checked.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// `max_tokens` is what was asked for, or as large as can be, until the walk fills it in.
-    pub(super) sampling: SamplingParams,
-    pub(super) n: u32,
-    /// Where the policy changed what was asked for.
-    pub(super) applied: Vec<Applied>,
-    pub(super) stream: bool,
-    pub(super) include_usage: bool,
-    pub(super) continuous_usage: bool,
-    pub(super) max_tokens: Option<u32>,
-    pub(super) stop: Vec<String>,
-    pub(super) stop_patterns: Option<Arc<StopPatterns>>,
-    pub(super) bad_words: Vec<String>,
-    pub(super) include_stop: bool,
-    pub(super) skip_special_tokens: bool,
-    pub(super) ignore_eos: bool,
-    pub(super) truncate: Option<Truncate>,
-    pub(super) priority: i32,
-    pub(super) cache_salt: Option<String>,
-    pub(super) request_id: Option<String>,
-    pub(super) return_token_ids: bool,
-    pub(super) tokens_as_ids: bool,
-    pub(super) guard: GuardChoice,
-    pub(super) speculation: bool,
-    pub(super) prediction: Option<String>,
-}
-
 impl SharedBody {
     /// The token limit: `own` is the route's own name for it, which goes before `max_tokens`.
     pub(super) fn max_tokens(
@@ -232,14 +206,16 @@ impl SharedBody {
         same("n_predict", predict, "max_tokens", limit)
     }
 
-    /// Checks every field. `max_tokens` is given by the route, which knows its other spellings.
-    pub(super) fn check(
-        self,
+    /// Checks every field and makes the draft of a request of them, without a prompt. `max_tokens` is given by the route, which knows
+    /// its other spellings.
+    pub(super) fn draft(
+        mut self,
+        kind: Kind,
         limits: &Limits,
         defaults: &SamplingDefaults,
         max_tokens: Option<u32>,
         mode: SamplingMode,
-    ) -> Result<Shared, ApiError> {
+    ) -> Result<Call, ApiError> {
         if let Some(Int(best_of)) = self.best_of
             && best_of != self.n.map_or(1, |n| n.0)
         {
@@ -252,95 +228,40 @@ impl SharedBody {
                 "only allowed together with `stream: true`",
             ));
         }
-        let options = self.stream_options.unwrap_or_default();
-        let prompt_logprobs = top_count("prompt_logprobs", self.prompt_logprobs, limits)?;
-        if prompt_logprobs.is_some() && stream {
-            return Err(ApiError::invalid_value("prompt_logprobs", "not available with `stream: true`"));
-        }
-        let min_tokens = int("min_tokens", self.min_tokens)?.unwrap_or(0) as u32;
-        if let Some(max) = max_tokens
-            && min_tokens > max
-        {
-            return Err(ApiError::invalid_value(
-                "min_tokens",
-                format!("{min_tokens} is more than max_tokens, {max}"),
-            ));
-        }
-        let repetition_penalty = same(
-            "repeat_penalty",
-            real("repeat_penalty", self.repeat_penalty, LIMITS.repetition_penalty)?,
-            "repetition_penalty",
-            real("repetition_penalty", self.repetition_penalty, LIMITS.repetition_penalty)?,
-        )?;
-        let mut applied = Vec::new();
-        let mut rule = |field, asked: Option<f32>, default: f32| -> Result<f32, ApiError> {
-            let asked = asked.map(shortest);
-            let value = defaults.policy.value(mode, field, asked, f64::from(default), &mut applied)?;
-            Ok(value as f32)
-        };
-        let mut sampling = SamplingParams {
-            temperature: rule(
-                "temperature",
-                real("temperature", self.temperature, LIMITS.temperature)?,
-                defaults.temperature,
-            )?,
-            top_p: rule("top_p", real("top_p", self.top_p, LIMITS.top_p)?, defaults.top_p)?,
-            min_p: rule("min_p", real("min_p", self.min_p, LIMITS.min_p)?, defaults.min_p)?,
-            repetition_penalty: rule("repetition_penalty", repetition_penalty, defaults.repetition_penalty)?,
-            presence_penalty: rule(
-                "presence_penalty",
-                real("presence_penalty", self.presence_penalty, LIMITS.presence_penalty)?,
-                defaults.presence_penalty,
-            )?,
-            frequency_penalty: rule(
-                "frequency_penalty",
-                real("frequency_penalty", self.frequency_penalty, LIMITS.frequency_penalty)?,
-                defaults.frequency_penalty,
-            )?,
-            logit_bias: logit_bias(self.logit_bias, limits)?,
-            seed: self.seed.map_or_else(|| fastrand::u64(..), |s| s.0 as u64),
-            min_tokens,
-            stop_token_ids: stop_token_ids(self.stop_token_ids, limits)?,
-            prompt_logprobs,
-            allowed_token_ids: allowed(self.allowed_token_ids, limits)?,
-            // The walk knows how many there will be.
-            max_tokens: max_tokens.unwrap_or(u32::MAX),
-            ..SamplingParams::default()
-        };
-        let mut count = |field, asked: Option<f64>, default: f64| -> Result<u32, ApiError> {
-            Ok(defaults
-                .policy
-                .value(mode, field, asked, default, &mut applied)?
-                .clamp(0.0, f64::from(u32::MAX)) as u32)
-        };
-        let top_k = int("top_k", self.top_k)?.map(|k| k.max(0) as f64);
-        sampling.top_k = count("top_k", top_k, f64::from(defaults.top_k))?;
-        let n = count("n", int("n", self.n)?.map(|n| n as f64), 1.0)?;
+        let mut rules = Rules { defaults, mode, applied: Vec::new() };
+        let sampling = self.sampling(&mut rules, limits, max_tokens)?;
+        let n = rules.count("n", int("n", self.n)?.map(|n| n as f64), 1.0)?;
         // Open stays open, unless a rule has a value for it.
-        let max_tokens = match count("max_tokens", max_tokens.map(f64::from), 0.0)? {
+        let max_tokens = match rules.count("max_tokens", max_tokens.map(f64::from), 0.0)? {
             0 => max_tokens,
             limit => Some(limit),
         };
-        if sampling.temperature > 0.0 && f64::from(sampling.temperature) < MIN_TEMPERATURE {
-            sampling.temperature = MIN_TEMPERATURE as f32;
-        }
-        if sampling.temperature == 0.0 {
-            // Greedy: what would only narrow the choice is off.
-            (sampling.top_p, sampling.top_k, sampling.min_p) = (1.0, 0, 0.0);
-        }
-        sampling.validate().map_err(|e| {
-            ApiError::invalid_value(e.field, format!("{} is out of range, allowed: {}", e.value, e.allowed))
-        })?;
+        let options = self.stream_options.unwrap_or_default();
         let include_usage = options.include_usage.unwrap_or(false);
-        Ok(Shared {
-            sampling,
-            n,
-            applied,
-            stream,
+        let format = Format {
+            kind,
+            id: String::new(),
+            created: 0,
+            model: String::new(),
             include_usage,
             // It says where usage stands, not whether.
             continuous_usage: include_usage && options.continuous_usage_stats.unwrap_or(false),
+            logprobs: false,
+            prompt_logprobs: sampling.prompt_logprobs.is_some(),
+            echo: false,
+            echoed_content: None,
+            reasoning: None,
+            echoed: None,
+            return_token_ids: self.return_token_ids.unwrap_or(false),
+            tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
+            applied: rules.applied,
+        };
+        let request = GenerateRequest {
+            prompts: Vec::new(),
+            n,
+            sampling,
             max_tokens,
+            default_max_tokens: None,
             stop: stop_strings(self.stop)?,
             stop_patterns: stop_patterns(self.stop_regex)?,
             bad_words: bad_words(self.bad_words)?,
@@ -348,15 +269,127 @@ impl SharedBody {
             skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             truncate: truncate(self.truncate_prompt_tokens, self.truncation_side)?,
+            chat: None,
+            echo: false,
             priority: int("priority", self.priority)?.unwrap_or(0) as i32,
+            share: None,
+            deadline: None,
             cache_salt: cache_salt(self.cache_salt)?,
-            request_id: request_id(self.request_id)?,
-            return_token_ids: self.return_token_ids.unwrap_or(false),
-            tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
             guard: guard::choice(self.repetition_guard, self.repetition_detection, limits)?,
             speculation: self.speculation.unwrap_or(true),
             prediction: self.prediction.map(prediction).transpose()?,
+            grammar: None,
+        };
+        let request_id = request_id(self.request_id)?;
+        Ok(Call {
+            model: self.model,
+            stream,
+            request_id,
+            format,
+            request,
+            words: &[],
+            unknown: Unknown::default(),
         })
+    }
+
+    /// How tokens are drawn. `max_tokens` is as large as can be where none was asked for: the walk fills it in.
+    fn sampling(
+        &mut self,
+        rules: &mut Rules<'_>,
+        limits: &Limits,
+        max_tokens: Option<u32>,
+    ) -> Result<SamplingParams, ApiError> {
+        let prompt_logprobs = top_count("prompt_logprobs", self.prompt_logprobs, limits)?;
+        if prompt_logprobs.is_some() && self.stream == Some(true) {
+            return Err(ApiError::invalid_value("prompt_logprobs", "not available with `stream: true`"));
+        }
+        let min_tokens = int("min_tokens", self.min_tokens)?.unwrap_or(0) as u32;
+        if let Some(max) = max_tokens.filter(|max| min_tokens > *max) {
+            let message = format!("{min_tokens} is more than max_tokens, {max}");
+            return Err(ApiError::invalid_value("min_tokens", message));
+        }
+        let penalty = LIMITS.repetition_penalty;
+        let repetition_penalty = same(
+            "repeat_penalty",
+            real("repeat_penalty", &self.repeat_penalty, penalty)?,
+            "repetition_penalty",
+            real("repetition_penalty", &self.repetition_penalty, penalty)?,
+        )?;
+        let defaults = rules.defaults;
+        let temperature =
+            rules.real("temperature", &self.temperature, LIMITS.temperature, defaults.temperature)?;
+        let top_p = rules.real("top_p", &self.top_p, LIMITS.top_p, defaults.top_p)?;
+        let min_p = rules.real("min_p", &self.min_p, LIMITS.min_p, defaults.min_p)?;
+        let repetition_penalty =
+            rules.value("repetition_penalty", repetition_penalty, defaults.repetition_penalty)?;
+        let (asked, range) = (&self.presence_penalty, LIMITS.presence_penalty);
+        let presence_penalty = rules.real("presence_penalty", asked, range, defaults.presence_penalty)?;
+        let (asked, range) = (&self.frequency_penalty, LIMITS.frequency_penalty);
+        let frequency_penalty = rules.real("frequency_penalty", asked, range, defaults.frequency_penalty)?;
+        let logit_bias = logit_bias(self.logit_bias.take(), limits)?;
+        let stop_token_ids = stop_token_ids(self.stop_token_ids.take(), limits)?;
+        let allowed_token_ids = allowed(self.allowed_token_ids.take(), limits)?;
+        let top_k = int("top_k", self.top_k)?.map(|k| k.max(0) as f64);
+        let top_k = rules.count("top_k", top_k, f64::from(defaults.top_k))?;
+        let temperature = match temperature {
+            low if low > 0.0 && f64::from(low) < MIN_TEMPERATURE => MIN_TEMPERATURE as f32,
+            other => other,
+        };
+        let greedy = temperature == 0.0;
+        let sampling = SamplingParams {
+            temperature,
+            // Greedy: what would only narrow the choice is off.
+            top_p: if greedy { 1.0 } else { top_p },
+            top_k: if greedy { 0 } else { top_k },
+            min_p: if greedy { 0.0 } else { min_p },
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            logit_bias,
+            seed: self.seed.map_or_else(|| fastrand::u64(..), |s| s.0 as u64),
+            min_tokens,
+            stop_token_ids,
+            prompt_logprobs,
+            allowed_token_ids,
+            max_tokens: max_tokens.unwrap_or(u32::MAX),
+            ..SamplingParams::default()
+        };
+        sampling.validate().map_err(|e| {
+            ApiError::invalid_value(e.field, format!("{} is out of range, allowed: {}", e.value, e.allowed))
+        })?;
+        Ok(sampling)
+    }
+}
+
+/// The operator's rules for the values that a request leaves open or asks for.
+struct Rules<'a> {
+    defaults: &'a SamplingDefaults,
+    mode: SamplingMode,
+    /// Where a rule changed what was asked for.
+    applied: Vec<Applied>,
+}
+
+impl Rules<'_> {
+    fn real(
+        &mut self,
+        field: &'static str,
+        asked: &Option<Number>,
+        range: Range,
+        default: f32,
+    ) -> Result<f32, ApiError> {
+        self.value(field, real(field, asked, range)?, default)
+    }
+
+    fn value(&mut self, field: &'static str, asked: Option<f32>, default: f32) -> Result<f32, ApiError> {
+        Ok(self.ruled(field, asked.map(shortest), f64::from(default))? as f32)
+    }
+
+    fn count(&mut self, field: &'static str, asked: Option<f64>, default: f64) -> Result<u32, ApiError> {
+        Ok(self.ruled(field, asked, default)?.clamp(0.0, f64::from(u32::MAX)) as u32)
+    }
+
+    fn ruled(&mut self, field: &'static str, asked: Option<f64>, default: f64) -> Result<f64, ApiError> {
+        Ok(self.defaults.policy.value(self.mode, field, asked, default, &mut self.applied)?)
     }
 }
 
@@ -435,8 +468,8 @@ fn stop_patterns(patterns: Option<Stop>) -> Result<Option<Arc<StopPatterns>>, Ap
         .map_err(|error| ApiError::invalid_value("stop_regex", error.to_string()))
 }
 
-fn real(name: &'static str, value: Option<Number>, range: Range) -> Result<Option<f32>, ApiError> {
-    match value.and_then(|value| value.as_f64()) {
+fn real(name: &'static str, value: &Option<Number>, range: Range) -> Result<Option<f32>, ApiError> {
+    match value.as_ref().and_then(Number::as_f64) {
         Some(v) if !range.contains(v) => {
             Err(ApiError::invalid_value(name, format!("{v} is out of range, allowed: {range}")))
         }
@@ -615,29 +648,35 @@ mod tests {
     use super::*;
     use crate::generate::SamplingPolicy;
 
-    fn check(body: &str) -> Result<Shared, ApiError> {
+    fn draft(
+        body: &str,
+        defaults: &SamplingDefaults,
+        max_tokens: Option<u32>,
+        mode: SamplingMode,
+    ) -> Result<Call, ApiError> {
         let limits = Limits { vocab_size: 512, max_prompts: 8, ..Limits::default() };
-        parse::<SharedBody>(body.as_bytes())?.check(
-            &limits,
-            &SamplingDefaults::default(),
-            Some(16),
-            SamplingMode::Instant,
-        )
+        parse::<SharedBody>(body.as_bytes())?.draft(Kind::Chat, &limits, defaults, max_tokens, mode)
+    }
+
+    fn check(body: &str) -> Result<Call, ApiError> {
+        draft(body, &SamplingDefaults::default(), Some(16), SamplingMode::Instant)
     }
 
     #[test]
     fn defaults_and_values() {
+        let sampling = |body: &str| check(body).unwrap().request.sampling;
         let s = check("{}").unwrap();
-        assert_eq!((s.n, s.stream, s.sampling.temperature, s.sampling.top_p), (1, false, 1.0, 1.0));
+        assert_eq!((s.request.n, s.stream), (1, false));
+        assert_eq!((s.request.sampling.temperature, s.request.sampling.top_p), (1.0, 1.0));
         let s =
             check(r#"{"temperature": 0, "top_p": 0.5, "top_k": 3, "seed": -1, "stop": "x", "user": null}"#)
-                .unwrap();
+                .unwrap()
+                .request;
         assert_eq!((s.sampling.top_p, s.sampling.top_k, s.sampling.seed), (1.0, 0, u64::MAX));
         assert_eq!(s.stop, ["x"]);
-        assert_eq!(check(r#"{"temperature": 0.001}"#).unwrap().sampling.temperature, 0.01);
-        assert_eq!(check(r#"{"logit_bias": {"5": -100}}"#).unwrap().sampling.logit_bias, [(5, -100.0)]);
-        let unseeded = [check("{}").unwrap().sampling.seed, check("{}").unwrap().sampling.seed];
-        assert_ne!(unseeded[0], unseeded[1]);
+        assert_eq!(sampling(r#"{"temperature": 0.001}"#).temperature, 0.01);
+        assert_eq!(sampling(r#"{"logit_bias": {"5": -100}}"#).logit_bias, [(5, -100.0)]);
+        assert_ne!(sampling("{}").seed, sampling("{}").seed);
     }
 
     #[test]
@@ -651,17 +690,17 @@ mod tests {
             instant: rules(r#"{"temperature": {"pin": 0.6}}"#),
         };
         let defaults = SamplingDefaults { policy: policy.into(), ..SamplingDefaults::default() };
-        let limits = Limits::default();
-        let check = |body: &str, max_tokens, mode| {
-            parse::<SharedBody>(body.as_bytes()).unwrap().check(&limits, &defaults, max_tokens, mode)
-        };
+        let check = |body: &str, max_tokens, mode| draft(body, &defaults, max_tokens, mode);
         let open = check("{}", None, SamplingMode::Thinking).unwrap();
-        assert_eq!((open.sampling.temperature, open.n, open.max_tokens), (1.0, 1, Some(9)));
-        assert_eq!(open.applied, []);
+        let request = &open.request;
+        assert_eq!((request.sampling.temperature, request.n, request.max_tokens), (1.0, 1, Some(9)));
+        assert_eq!(open.format.applied, []);
         let body = r#"{"temperature": 0.7, "top_k": 100}"#;
         let asked = check(body, Some(100), SamplingMode::Instant).unwrap();
-        assert_eq!((asked.sampling.temperature, asked.sampling.top_k, asked.max_tokens), (0.6, 40, Some(12)));
-        let said: Vec<_> = asked.applied.iter().map(|a| (a.field, a.asked, a.applied)).collect();
+        let request = &asked.request;
+        assert_eq!((request.sampling.temperature, request.sampling.top_k), (0.6, 40));
+        assert_eq!(request.max_tokens, Some(12));
+        let said: Vec<_> = asked.format.applied.iter().map(|a| (a.field, a.asked, a.applied)).collect();
         assert_eq!(said, [("temperature", 0.7, 0.6), ("top_k", 100.0, 40.0), ("max_tokens", 100.0, 12.0)]);
         for (body, param) in [(r#"{"temperature": 0.5}"#, "temperature"), (r#"{"n": 2}"#, "n")] {
             let error = check(body, None, SamplingMode::Thinking).unwrap_err();
@@ -673,12 +712,12 @@ mod tests {
     #[test]
     fn a_minimum_above_sixteen_is_taken() {
         let check = |body: &str, max_tokens| {
-            let body = parse::<SharedBody>(body.as_bytes()).unwrap();
-            body.check(&Limits::default(), &SamplingDefaults::default(), max_tokens, SamplingMode::Instant)
+            draft(body, &SamplingDefaults::default(), max_tokens, SamplingMode::Instant)
         };
         for (max_tokens, fits) in [(None, true), (Some(17), true), (Some(100), true), (Some(16), false)] {
             let shared = check(r#"{"min_tokens": 17}"#, max_tokens);
-            assert_eq!(shared.as_ref().map(|s| s.sampling.min_tokens).ok(), fits.then_some(17), "{shared:?}");
+            let min_tokens = shared.as_ref().map(|call| call.request.sampling.min_tokens).ok();
+            assert_eq!(min_tokens, fits.then_some(17), "{shared:?}");
         }
     }
 
@@ -689,7 +728,7 @@ mod tests {
             (r#"{"continuous_usage_stats": true}"#, false, false),
             (r#"{"include_usage": true, "continuous_usage_stats": true}"#, true, true),
         ] {
-            let s = check(&format!(r#"{{"stream": true, "stream_options": {options}}}"#)).unwrap();
+            let s = check(&format!(r#"{{"stream": true, "stream_options": {options}}}"#)).unwrap().format;
             assert_eq!((s.include_usage, s.continuous_usage), (include, continuous), "{options}");
         }
     }
@@ -697,7 +736,7 @@ mod tests {
     #[test]
     fn names_of_other_servers_mean_the_same() {
         let s = check(r#"{"repeat_penalty": 1.5}"#).unwrap();
-        assert_eq!(s.sampling.repetition_penalty, 1.5);
+        assert_eq!(s.request.sampling.repetition_penalty, 1.5);
         let limit = |body: &str| {
             parse::<SharedBody>(body.as_bytes())?.max_tokens("max_completion_tokens", Some(7), 1)
         };

@@ -12,7 +12,7 @@ use super::values::{Free, Idle, Int, List, TokenId};
 use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use super::{reasoning, tools};
-use crate::generate::{ChatPrompt, Prompt};
+use crate::generate::Prompt;
 use perigee_text::Tokenizer;
 
 /// Most ids of one `/detokenize`.
@@ -82,16 +82,11 @@ pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall
             Prompt::Text(text)
         }
         (None, messages) => {
-            let conversation = messages::check(messages)?;
-            let continue_final_message = conversation.continues(body.continue_final_message)?;
-            Prompt::Chat(ChatPrompt {
-                messages: conversation.messages,
-                images: conversation.images,
-                tools: tools::check(body.tools)?,
-                add_generation_prompt: body.add_generation_prompt.unwrap_or(!continue_final_message),
-                continue_final_message,
-                kwargs: reasoning::kwargs(body.chat_template_kwargs)?,
-            })
+            let mut prompt = messages::check(messages)?;
+            messages::end(&mut prompt, body.continue_final_message, body.add_generation_prompt)?;
+            prompt.tools = tools::check(body.tools)?;
+            prompt.kwargs = reasoning::kwargs(body.chat_template_kwargs)?;
+            Prompt::Chat(prompt)
         }
     };
     let token_strs = body.return_token_strs.unwrap_or(false);

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::call::Call;
-use super::conversation::{CommonBody, Conversation, refuse_lists};
+use super::conversation::{self, CommonBody, refuse_lists};
 use super::format::Kind;
 use super::json::{self, Both};
 use super::params::Stop;
@@ -183,26 +183,24 @@ fn checked(
         return Err(both(path, "response_format"));
     }
     let structured = structured.check(asked)?;
-    let messages = translate::turns(own.system, own.messages)?;
-    let tools = translate::declared(own.tools)?;
+    let mut prompt = translate::turns(own.system, own.messages)?;
+    prompt.tools = translate::declared(own.tools)?;
     let (choice, parallel_calls) = translate::tool_choice(own.tool_choice)?;
-    let conversation = Conversation {
-        kind: Kind::Messages,
-        messages,
-        choice: tools::check_choice(choice, &tools)?,
-        tools,
+    let choice = tools::check_choice(choice, &prompt.tools)?;
+    let max_tokens = shared.max_tokens("max_tokens", own.max_tokens.map(|n| n.0), 1)?;
+    let common = (reasoning, shared, foreign);
+    let draft = conversation::draft(
+        Kind::Messages,
+        prompt,
+        &choice,
         parallel_calls,
         structured,
-        reasoning,
-        max_tokens: shared.max_tokens("max_tokens", own.max_tokens.map(|n| n.0), 1)?,
-        shared,
-        foreign,
-        logprobs: None,
-        add_generation_prompt: None,
-        continue_final_message: None,
-        echo: false,
-    };
-    let call = conversation.check(limits, defaults).map_err(|error| error.in_words(&words))?;
+        common,
+        max_tokens,
+        limits,
+        defaults,
+    );
+    let call = draft.map_err(|error| error.in_words(&words))?;
     Ok(Call { unknown, ..call })
 }
 

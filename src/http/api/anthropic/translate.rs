@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::super::messages::Conversation;
 use super::super::structured::{self, check_members};
 use super::super::tools::{self, ToolChoice};
 use super::super::values::Free;
-use super::super::{ApiError, images};
+use super::super::{ApiError, images, messages};
+use crate::generate::ChatPrompt;
 use perigee_text::grammar::{AnswerFormat, JsonStyle};
 
 /// The messages that say the same.
-pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<Conversation, ApiError> {
+pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<ChatPrompt, ApiError> {
     let mut messages = Vec::new();
     if let Some(Free(system)) = system {
         let text = match system {
@@ -36,7 +36,7 @@ pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<Convers
     // A turn of the assistant at the end is the beginning of the reply.
     let partial =
         messages.last().is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
-    Conversation::new("messages", messages, partial)
+    messages::prompt("messages", messages, partial)
 }
 
 /// A string, or the texts of a list of text blocks.

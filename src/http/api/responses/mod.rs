@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Number, Value, json};
 
 use super::call::Call;
-use super::conversation::{CommonBody, Conversation, refuse_lists};
+use super::conversation::{self, CommonBody, refuse_lists};
 use super::format::Kind;
 use super::json::{self, Both};
 use super::params::{SharedBody, TopCount, top_count};
@@ -147,32 +147,30 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     }
     let format = format.map(|format| response_format("text.format", &format, true)).transpose()?.flatten();
     let structured = structured.check(format.map(|shape| ("text.format", shape)))?;
-    let messages = translate::turns(own.instructions, own.input)?;
-    let tools = translate::declared(own.tools)?;
-    let choice = tools::check_choice(tools::choice(own.tool_choice, true)?, &tools)?;
+    let mut prompt = translate::turns(own.instructions, own.input)?;
+    prompt.tools = translate::declared(own.tools)?;
+    let choice = tools::check_choice(tools::choice(own.tool_choice, true)?, &prompt.tools)?;
+    let parallel_calls = own.parallel_tool_calls.unwrap_or(true);
     // Errors speak of the limit by the name that the client gave it.
     let words = if shared.max_tokens.is_some() { &WORDS[..2] } else { WORDS };
-    let from_reasoning = own.reasoning.is_some();
-    let conversation = Conversation {
-        kind: Kind::Responses,
-        messages,
-        tools,
-        choice,
-        parallel_calls: own.parallel_tool_calls.unwrap_or(true),
+    let max_tokens = shared.max_tokens("max_output_tokens", own.max_output_tokens.map(|n| n.0), 1)?;
+    let common = (reasoning, shared, foreign);
+    let draft = conversation::draft(
+        Kind::Responses,
+        prompt,
+        &choice,
+        parallel_calls,
         structured,
-        reasoning,
-        max_tokens: shared.max_tokens("max_output_tokens", own.max_output_tokens.map(|n| n.0), 1)?,
-        shared,
-        foreign,
-        logprobs,
-        add_generation_prompt: None,
-        continue_final_message: None,
-        echo: false,
-    };
-    let mut call = conversation.check(limits, defaults).map_err(|e| match from_reasoning {
-        true => e.in_words(&[("reasoning_effort", "reasoning.effort")]),
-        false => e,
+        common,
+        max_tokens,
+        limits,
+        defaults,
+    );
+    let mut call = draft.map_err(|error| match own.reasoning.is_some() {
+        true => error.in_words(&[("reasoning_effort", "reasoning.effort")]),
+        false => error,
     })?;
+    call.score(logprobs);
     call.format.echoed = Some(echoed);
     Ok(Call { words, unknown, ..call })
 }

@@ -2,16 +2,16 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::messages::Conversation;
 use super::super::tools;
 use super::super::values::Free;
-use super::super::{ApiError, images};
+use super::super::{ApiError, images, messages};
+use crate::generate::ChatPrompt;
 
 /// Whose words an item can be.
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
 /// The messages that say the same.
-pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result<Conversation, ApiError> {
+pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result<ChatPrompt, ApiError> {
     let mut turns = Turns::default();
     if let Some(instructions) = instructions {
         turns.messages.push(json!({"role": "system", "content": instructions}));
@@ -26,7 +26,7 @@ pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result
         _ => return Err(ApiError::invalid_type("input", "a string or a list of items is expected")),
     }
     turns.flush();
-    Conversation::new("input", turns.messages, false)
+    messages::prompt("input", turns.messages, false)
 }
 
 /// Messages, and the assistant's turn that is being put together of several items.
