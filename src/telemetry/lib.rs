@@ -3,28 +3,25 @@
 pub mod config;
 mod exemplars;
 mod exposition;
+mod families;
+mod figures;
 mod flight;
 pub mod heap;
-mod legacy;
 mod logs;
 mod metrics;
-mod native;
-mod kv_tiers;
+mod recorder;
 mod throttle;
-mod vision;
-mod vllm;
 
 #[cfg(test)]
 mod page;
 
 pub use config::{Config, LogColor};
 pub use exposition::Exposition;
-pub use flight::{FlightRecorder, RequestRecord, StepShape};
-pub use kv_tiers::{KvLoss, KvTier};
-pub use logs::{LogControl, LogError, init};
-pub use metrics::{
-    DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, KernelFigures, Load, Metrics, Rejection,
-    RequestFigures, StepSeconds, StepTimes,
+pub use figures::{
+    DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, ImageRefusal, KernelFigures, KvLoss,
+    KvTier, Load, Rejection, RequestFigures, StepSeconds, StepTimes,
 };
+pub use flight::{FlightRecorder, RequestRecord, StepShape};
+pub use logs::{LogControl, LogError, init};
+pub use metrics::Metrics;
 pub use throttle::Throttle;
-pub use vision::ImageRefusal;
