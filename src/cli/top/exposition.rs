@@ -1,32 +1,37 @@
 //! Reads a metrics page: Prometheus text, version 0.0.4.
 //!
-//! A page is what a server sent, so every text is bounded and free of control characters: terminals obey those.
-//! Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+//! A page is what a server sent, so every text is bounded and free of control characters: terminals
+//! obey those. Format: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use std::collections::BTreeMap;
 
-use super::histogram::Histogram;
+/// Values by the value of a label.
+pub(super) type ByLabel = BTreeMap<String, f64>;
 
 /// Longest name or label value that is kept, bytes.
 const MAX_TEXT_BYTES: usize = 200;
 
-/// The samples of one page.
-#[derive(Debug, Default, Clone)]
+/// The samples of Perigee and its process on one page. A metric that the page lacks is zero.
+#[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Page {
     samples: Vec<Sample>,
+    /// Unix time of the scrape by our clock, seconds.
+    clock: f64,
 }
 
 /// The value of one series.
-#[derive(Debug, Clone)]
-pub(super) struct Sample {
+#[derive(Debug, Clone, PartialEq)]
+struct Sample {
     name: String,
     labels: Vec<(String, String)>,
     value: f64,
 }
 
 impl Page {
-    /// Errors: the first line that is no sample and no comment.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    /// `clock`: our Unix time, seconds.
+    ///
+    /// Errors: the first line that is no sample and no comment; a page without metrics of Perigee.
+    pub(super) fn parse(text: &str, clock: f64) -> Result<Self, String> {
         let mut samples = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -35,39 +40,29 @@ impl Page {
             }
             let sample = Sample::parse(line)
                 .ok_or_else(|| format!("line {} is not a metric: {}", index + 1, printable(line, 60)))?;
-            samples.push(sample);
+            if ["perigee_", "process_"].iter().any(|p| sample.name.starts_with(p)) && !sample.is_of_probe() {
+                samples.push(sample);
+            }
         }
-        Ok(Self { samples })
+        if !samples.iter().any(|sample| sample.name.starts_with("perigee_")) {
+            return Err("the page has no metrics of Perigee".into());
+        }
+        Ok(Self { samples, clock })
     }
 
-    fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
+    fn named(&self, name: &str) -> impl Iterator<Item = &Sample> {
         self.samples.iter().filter(move |sample| sample.name == name)
     }
 
-    /// Whether a sample has a name that begins so.
-    pub(super) fn has_prefix(&self, prefix: &str) -> bool {
-        self.samples.iter().any(|sample| sample.name.starts_with(prefix))
+    /// The value of a metric, added over its labels.
+    pub(super) fn value(&self, name: &str) -> f64 {
+        self.named(name).map(|sample| sample.value).sum()
     }
 
-    /// The value of a metric, added over its labels; `None` if the page does not have it.
-    pub(super) fn value(&self, name: &str) -> Option<f64> {
-        self.named(name).map(|sample| sample.value).reduce(|a, b| a + b)
-    }
-
-    /// The value of one series.
-    pub(super) fn value_where(&self, name: &str, label: &str, value: &str) -> Option<f64> {
-        self.named(name).find(|sample| sample.label(label) == Some(value)).map(|sample| sample.value)
-    }
-
-    /// The values of a metric by one of its labels, added over the others. Series that `keep` drops do not count.
-    pub(super) fn by_label(
-        &self,
-        name: &str,
-        label: &str,
-        keep: impl Fn(&Sample) -> bool,
-    ) -> BTreeMap<String, f64> {
-        let mut sums = BTreeMap::new();
-        for sample in self.named(name).filter(|sample| keep(sample)) {
+    /// The values of a metric by one of its labels, added over the others.
+    pub(super) fn by_label(&self, name: &str, label: &str) -> ByLabel {
+        let mut sums = ByLabel::new();
+        for sample in self.named(name) {
             if let Some(key) = sample.label(label) {
                 *sums.entry(key.to_owned()).or_insert(0.0) += sample.value;
             }
@@ -80,18 +75,31 @@ impl Page {
         self.samples.iter().filter(|sample| sample.name == name).find_map(|sample| sample.label(label))
     }
 
-    /// A histogram, added over its labels; empty if the page does not have it.
-    pub(super) fn histogram(&self, name: &str) -> Histogram {
-        let buckets = format!("{name}_bucket");
-        let mut cumulative: Vec<(f64, f64)> = Vec::new();
-        for sample in self.named(&buckets) {
-            let Some(edge) = sample.label("le").and_then(number) else { continue };
-            match cumulative.iter_mut().find(|(known, _)| *known == edge) {
-                Some((_, count)) => *count += sample.value,
-                None => cumulative.push((edge, sample.value)),
-            }
-        }
-        Histogram::new(cumulative, self.value(&format!("{name}_sum")).unwrap_or(0.0))
+    /// KV blocks in all, and the shares of them that sequences use and that the prefix cache keeps.
+    pub(super) fn blocks(&self) -> (f64, f64, f64) {
+        let blocks = self.by_label("perigee_kv_blocks", "state");
+        let all: f64 = blocks.values().sum();
+        let share = |state: &str| blocks.get(state).map_or(0.0, |blocks| blocks / all.max(1.0));
+        (all, share("used"), share("cached"))
+    }
+
+    /// Seconds since the start of the server's process, by the server's clock where the page has it.
+    pub(super) fn uptime(&self) -> Option<f64> {
+        let started = Some(self.value("process_start_time_seconds")).filter(|time| *time > 0.0)?;
+        let last_step = self.value("perigee_last_step_timestamp_seconds");
+        let since = self.value("perigee_since_last_step_seconds");
+        let now = if last_step > 0.0 { last_step + since } else { self.clock };
+        Some((now - started).max(0.0))
+    }
+
+    /// Whether this is of another process than `earlier`, or its counters have begun again.
+    pub(super) fn began_after(&self, earlier: &Self) -> bool {
+        let fell = |name: &str| self.value(name) < earlier.value(name);
+        self.value("process_start_time_seconds") != earlier.value("process_start_time_seconds")
+            || fell("perigee_prompt_tokens_total")
+            || fell("perigee_generation_tokens_total")
+            || fell("perigee_step_seconds_count")
+            || fell("perigee_prefix_query_tokens_total")
     }
 }
 
@@ -104,13 +112,19 @@ impl Sample {
             None => (Vec::new(), rest),
         };
         // A timestamp may follow the value, and in OpenMetrics an exemplar.
-        let value = number(rest.split_whitespace().next()?)?;
+        let value: f64 = rest.split_whitespace().next()?.parse().ok()?;
+        // A NaN sample counts as 0: it would turn every derived rate into NaN.
+        let value = if value.is_finite() { value } else { 0.0 };
         Some(Self { name: printable(name, MAX_TEXT_BYTES), labels, value })
     }
 
-    /// The value of a label.
-    pub(super) fn label(&self, name: &str) -> Option<&str> {
+    fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Requests for the server's health and metrics are no load.
+    fn is_of_probe(&self) -> bool {
+        self.label("route").is_some_and(|route| route.starts_with("/health") || route == "/metrics")
     }
 }
 
@@ -145,15 +159,6 @@ fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     }
 }
 
-/// A value; NaN and infinities are written in words.
-fn number(text: &str) -> Option<f64> {
-    match text {
-        "+Inf" | "Inf" => Some(f64::INFINITY),
-        "-Inf" => Some(f64::NEG_INFINITY),
-        text => text.parse().ok(),
-    }
-}
-
 /// The text without control characters, at most `max_bytes` long.
 pub(super) fn printable(text: &str, max_bytes: usize) -> String {
     let mut kept = String::new();
@@ -172,25 +177,35 @@ pub(super) fn printable(text: &str, max_bytes: usize) -> String {
 mod tests {
     use super::*;
 
+    fn page(text: &str) -> Page {
+        Page::parse(text, 1000.0).unwrap()
+    }
+
     #[test]
     fn pages() {
-        let page = Page::parse(
-            "# HELP a b\n# TYPE a counter\n\na 1\nb{x=\"1\",y=\"q\\\"\\\\\\n\"} 2 1700000000\nb{x=\"2\"} +Inf\nc{} 1e-3\n\
-             d{x=\"1\",} 4\nd{x=\"1\",y=\"z\"} 3 # {trace_id=\"1\"} 1\nd{y=\"z\"} 1\n# EOF\n",
-        )
-        .unwrap();
-        assert_eq!(page.value("a"), Some(1.0));
-        assert_eq!(page.value("b"), Some(f64::INFINITY));
-        assert_eq!(page.value_where("b", "x", "1"), Some(2.0));
-        assert_eq!(page.label("b", "y"), Some("q\"\\ "));
-        assert_eq!(page.value("c"), Some(0.001));
-        assert_eq!(page.value("e"), None);
-        assert_eq!(page.by_label("d", "x", |_| true), BTreeMap::from([("1".into(), 7.0)]));
-        assert_eq!(
-            page.by_label("d", "x", |sample| sample.label("y").is_none()),
-            BTreeMap::from([("1".into(), 4.0)])
+        let page = page(
+            "# HELP a b\n# TYPE a counter\n\na 1\n\
+             perigee_build_info{model_name=\"m\",version=\"q\\\"\\\\\\n\"} 2 1700000000\n\
+             perigee_queue_tokens{} 1e-3\nperigee_running_sequences NaN\n\
+             perigee_guard_events_total{action=\"1\",} 4\n\
+             perigee_guard_events_total{action=\"1\",kind=\"z\"} 3 # {trace_id=\"1\"} 1\n\
+             perigee_guard_events_total{kind=\"z\"} 1\n\
+             perigee_http_requests_total{route=\"/health/ready\",status=\"503\"} 9\n\
+             perigee_http_requests_total{route=\"/v1/models\",status=\"200\"} 1\n\
+             perigee_http_requests_total{route=\"/v1/completions\",status=\"200\"} 2\n\
+             perigee_kv_blocks{state=\"cached\"} 1\nperigee_kv_blocks{state=\"free\"} 5\n\
+             perigee_kv_blocks{state=\"used\"} 2\n# EOF\n",
         );
-        assert!(page.has_prefix("b") && !page.has_prefix("perigee_"));
+        assert_eq!(page.label("perigee_build_info", "version"), Some("q\"\\ "));
+        assert_eq!(
+            (page.value("perigee_queue_tokens"), page.value("perigee_running_sequences")),
+            (0.001, 0.0)
+        );
+        assert_eq!((page.value("perigee_build_info"), page.value("perigee_preemptions_total")), (2.0, 0.0));
+        let by = |name: &str, label: &str| page.by_label(name, label);
+        assert_eq!(by("perigee_guard_events_total", "action"), ByLabel::from([("1".into(), 7.0)]));
+        assert_eq!(by("perigee_http_requests_total", "status"), ByLabel::from([("200".into(), 3.0)]));
+        assert_eq!(page.blocks(), (8.0, 0.25, 0.125));
     }
 
     #[test]
@@ -202,30 +217,39 @@ mod tests {
             ("a x", "line 1 is not a metric: a x"),
             ("a{b} 1", "line 1 is not a metric: a{b} 1"),
             ("{\u{1b}[2J}", "line 1 is not a metric: { [2J}"),
+            ("go_goroutines 7\n", "the page has no metrics of Perigee"),
         ] {
-            assert_eq!(Page::parse(text).unwrap_err(), expected);
+            assert_eq!(Page::parse(text, 0.0).unwrap_err(), expected);
         }
-        let error = Page::parse(&"é".repeat(1000)).unwrap_err();
+        let error = Page::parse(&"é".repeat(1000), 0.0).unwrap_err();
         assert!(error.ends_with('…') && error.len() < 120, "{error}");
     }
 
     #[test]
     fn texts_are_bounded_and_printable() {
-        let line = format!("a{{b=\"\u{1b}[31m{}\"}} 1", "x".repeat(10_000));
-        let page = Page::parse(&line).unwrap();
-        let value = page.label("a", "b").unwrap();
+        let line = format!("perigee_build_info{{model_name=\"\u{1b}[31m{}\"}} 1", "x".repeat(10_000));
+        let page = page(&line);
+        let value = page.label("perigee_build_info", "model_name").unwrap();
         assert!(value.starts_with(" [31mxxx") && value.len() < MAX_TEXT_BYTES + 5);
     }
 
     #[test]
-    fn histograms_are_added_over_their_labels() {
-        let page = Page::parse(
-            "h_bucket{r=\"a\",le=\"1\"} 1\nh_bucket{r=\"a\",le=\"+Inf\"} 2\nh_sum{r=\"a\"} 3\nh_count{r=\"a\"} 2\n\
-             h_bucket{r=\"b\",le=\"1\"} 4\nh_bucket{r=\"b\",le=\"+Inf\"} 4\nh_sum{r=\"b\"} 2\nh_count{r=\"b\"} 4\n",
-        )
-        .unwrap();
-        let histogram = page.histogram("h");
-        assert_eq!((histogram.count(), histogram.mean()), (6.0, Some(5.0 / 6.0)));
-        assert_eq!(page.histogram("g"), Histogram::default());
+    fn the_servers_clock_counts_where_it_is_known() {
+        let last_step = "perigee_last_step_timestamp_seconds 500\nperigee_since_last_step_seconds 20\n";
+        let text = format!("{last_step}process_start_time_seconds 400\n");
+        assert_eq!(page(&text).uptime(), Some(120.0));
+        assert_eq!(page("perigee_ready 1\nprocess_start_time_seconds 900\n").uptime(), Some(100.0));
+        assert_eq!(page("perigee_ready 1\nprocess_start_time_seconds 2000\n").uptime(), Some(0.0));
+        assert_eq!(page("perigee_ready 1\n").uptime(), None);
+    }
+
+    #[test]
+    fn a_new_process_is_noticed() {
+        let before = page("process_start_time_seconds 1\nperigee_prompt_tokens_total 5\n");
+        for (started, tokens, expected) in [(1, 5, false), (1, 6, false), (1, 4, true), (2, 5, true)] {
+            let text =
+                format!("process_start_time_seconds {started}\nperigee_prompt_tokens_total {tokens}\n");
+            assert_eq!(page(&text).began_after(&before), expected, "{text}");
+        }
     }
 }

@@ -4,9 +4,9 @@
 pub(super) const NONE: &str = "–";
 
 /// A count or a rate: 0, 0.25, 3.4, 128, 1.2k, 3.4M.
-pub(super) fn count(value: f64) -> String {
+pub(super) fn count<T: Into<Option<f64>>>(value: T) -> String {
     const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
-    scaled(value, 1000.0, &UNITS)
+    value.into().map_or(NONE.into(), |value| scaled(value, 1000.0, &UNITS))
 }
 
 /// Bytes: 108 MiB, 1.2 GiB.
@@ -38,8 +38,8 @@ fn digits(value: f64, fine: bool) -> String {
 }
 
 /// A latency: 820 µs, 3.4 ms, 128 ms, 1.2 s, 45 s, 3 min.
-pub(super) fn latency(seconds: Option<f64>) -> String {
-    let Some(seconds) = seconds.filter(|seconds| seconds.is_finite()) else { return NONE.into() };
+pub(super) fn latency<T: Into<Option<f64>>>(seconds: T) -> String {
+    let Some(seconds) = seconds.into().filter(|seconds| seconds.is_finite()) else { return NONE.into() };
     match seconds {
         0.0 => "0 ms".into(),
         s if s < 0.000_999_5 => format!("{:.0} µs", s * 1e6),
@@ -67,8 +67,8 @@ pub(super) fn duration(seconds: f64) -> String {
 }
 
 /// A share, 0 to 1: 0 %, <0.1 %, 0.3 %, 43 %.
-pub(super) fn percent(share: Option<f64>) -> String {
-    match share.map(|share| share * 100.0).filter(|percent| percent.is_finite()) {
+pub(super) fn percent<T: Into<Option<f64>>>(share: T) -> String {
+    match share.into().map(|share| share * 100.0).filter(|percent| percent.is_finite()) {
         None => NONE.into(),
         Some(percent) if percent > 0.0 && percent < 0.05 => "<0.1 %".into(),
         Some(percent) if percent > 0.0 && percent < 0.95 => format!("{percent:.1} %"),
@@ -80,66 +80,32 @@ pub(super) fn percent(share: Option<f64>) -> String {
 mod tests {
     use super::*;
 
+    fn check<T: Copy + std::fmt::Debug>(format: fn(T) -> String, texts: &[(T, &str)]) {
+        texts.iter().for_each(|(value, text)| assert_eq!(format(*value), *text, "{value:?}"));
+    }
+
     #[test]
     fn counts() {
-        for (value, expected) in [
-            (0.0, "0"),
-            (0.254, "0.25"),
-            (1.0, "1"),
-            (3.44, "3.4"),
-            (9.97, "10"),
-            (128.0, "128"),
-            (999.4, "999"),
-            (999.6, "1.0k"),
-            (1234.0, "1.2k"),
-            (65_536.0, "66k"),
-            (1_000_000.0, "1M"),
-            (1e18, "1000000T"),
-            (f64::NAN, NONE),
-        ] {
-            assert_eq!(count(value), expected, "{value}");
-        }
-        assert_eq!(bytes(114_044_928.0), "109 MiB");
-        assert_eq!(bytes(1.5 * 1024.0 * 1024.0 * 1024.0), "1.5 GiB");
+        check(count, &[(0.0, "0"), (0.254, "0.25"), (1.0, "1"), (3.44, "3.4"), (9.97, "10"), (999.4, "999")]);
+        check(count, &[(999.6, "1.0k"), (1234.0, "1.2k"), (65_536.0, "66k"), (1_000_000.0, "1M")]);
+        check(count, &[(Some(1e18), "1000000T"), (Some(f64::NAN), NONE), (None, NONE)]);
+        check(bytes, &[(114_044_928.0, "109 MiB"), (1_610_612_736.0, "1.5 GiB")]);
     }
 
     #[test]
     fn times() {
-        for (value, expected) in [
-            (None, NONE),
-            (Some(0.0), "0 ms"),
-            (Some(0.000_82), "820 µs"),
-            (Some(0.003_44), "3.4 ms"),
-            (Some(0.128), "128 ms"),
-            (Some(0.9999), "1.0 s"),
-            (Some(45.0), "45 s"),
-            (Some(180.0), "3 min"),
-        ] {
-            assert_eq!(latency(value), expected, "{value:?}");
-        }
-        for (value, expected) in [
-            (7.9, "7 s"),
-            (120.0, "2 min"),
-            (200.0, "3 min 20 s"),
-            (7500.0, "2 h 5 min"),
-            (273_600.0, "3 d 4 h"),
-            (-1.0, "0 s"),
-        ] {
-            assert_eq!(duration(value), expected, "{value}");
-        }
+        check(latency, &[(0.0, "0 ms"), (0.000_82, "820 µs"), (0.003_44, "3.4 ms"), (0.128, "128 ms")]);
+        check(
+            latency,
+            &[(Some(0.9999), "1.0 s"), (Some(45.0), "45 s"), (Some(180.0), "3 min"), (None, NONE)],
+        );
+        check(duration, &[(7.9, "7 s"), (120.0, "2 min"), (200.0, "3 min 20 s"), (-1.0, "0 s")]);
+        check(duration, &[(7500.0, "2 h 5 min"), (273_600.0, "3 d 4 h")]);
     }
 
     #[test]
     fn shares() {
-        for (value, expected) in [
-            (None, NONE),
-            (Some(0.0), "0 %"),
-            (Some(1e-9), "<0.1 %"),
-            (Some(0.003), "0.3 %"),
-            (Some(0.43), "43 %"),
-            (Some(1.0), "100 %"),
-        ] {
-            assert_eq!(percent(value), expected);
-        }
+        check(percent, &[(0.0, "0 %"), (1e-9, "<0.1 %"), (0.003, "0.3 %"), (0.43, "43 %"), (1.0, "100 %")]);
+        check(percent, &[(None, NONE)]);
     }
 }

@@ -1,26 +1,20 @@
 //! `perigee top`: the state of a running server in a terminal, by its health route and its metrics.
 //!
-//! `scrape` asks, `exposition` and `reading` read, `window` and `history` keep the last minutes, `figures` has what is shown, `view`
-//! draws it and `plain` prints it. This file has the loop: keys, signals, time.
+//! `scrape` asks, `exposition` reads a page, `watch` keeps the last minutes, `panels` and
+//! `notices` have the figures, `view` draws them and `plain` prints them. This file has the loop: keys,
+//! signals, time.
 
-mod chart;
 mod exposition;
-mod figures;
 mod format;
 mod histogram;
-mod history;
-mod layout;
-mod palette;
+mod notices;
 mod panels;
 mod plain;
-mod reading;
-mod rows;
 mod scrape;
 #[cfg(test)]
 mod test_server;
 mod view;
 mod watch;
-mod window;
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -30,13 +24,12 @@ use std::thread;
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use self::figures::{Figures, notices};
-use self::palette::Palette;
+use self::notices::notices;
 use self::scrape::Target;
 use self::view::Screen;
 use self::watch::{Link, Watch};
@@ -72,7 +65,7 @@ pub(super) fn top(args: &TopArgs) -> ExitCode {
     let code = runtime.block_on(async {
         if live {
             let color = loaded.settings.telemetry.log_color != LogColor::Never;
-            show(&target, watch, Palette { color }).await
+            show(&target, watch, color).await
         } else {
             once(&target, watch).await
         }
@@ -117,25 +110,24 @@ async fn once(target: &Target, mut watch: Watch) -> ExitCode {
     let began = Instant::now();
     for remaining in [1, 0] {
         watch.record(began.elapsed(), target.scrape().await);
-        if let Link::Lost(loss) = &watch.link {
-            return fail(&format!("{}: {}", watch.url, loss.problem.text));
+        if let Link::Lost { problem, .. } = &watch.link {
+            return fail(&format!("{}: {}", watch.url, problem.text));
         }
         if remaining > 0 {
             sleep(watch.interval).await;
         }
     }
-    let figures = Figures::of(&watch);
-    let notices = notices(&watch, figures.as_ref(), began.elapsed().as_secs_f64());
-    print(&plain::snapshot(&watch, figures.as_ref(), &notices))
+    let notices = notices(&watch, began.elapsed().as_secs_f64());
+    print(&plain::snapshot(&watch, &notices))
 }
 
 /// Watches on the terminal, which is as it was afterwards: also after a panic, for which `ratatui` sets a hook.
-async fn show(target: &Target, watch: Watch, palette: Palette) -> ExitCode {
+async fn show(target: &Target, watch: Watch, color: bool) -> ExitCode {
     let ended = async {
-        let signals = Signals::new()?;
+        let ended = ended()?;
         let mut terminal = ratatui::try_init()?;
-        Loop { watch, palette, began: Instant::now(), frozen: None, help: false }
-            .run(target, &mut terminal, signals)
+        Loop { watch, color, began: Instant::now(), frozen: None, help: false }
+            .run(target, &mut terminal, ended)
             .await
     }
     .await;
@@ -146,49 +138,29 @@ async fn show(target: &Target, watch: Watch, palette: Palette) -> ExitCode {
     }
 }
 
-/// Signals that end the program.
-struct Signals {
-    signals: [(Signal, u8); 3],
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let [hangup, interrupt, terminate] =
-            [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()];
-        Ok(Self { signals: [(signal(hangup)?, 1), (signal(interrupt)?, 2), (signal(terminate)?, 15)] })
-    }
-
-    /// The exit code of a program that a signal ends.
-    async fn ended(&mut self) -> ExitCode {
-        let [(hangup, h), (interrupt, i), (terminate, t)] = &mut self.signals;
+/// Ends with the exit code of a program that a signal ends.
+fn ended() -> io::Result<impl Future<Output = ExitCode>> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
         let number = tokio::select! {
-            _ = hangup.recv() => *h,
-            _ = interrupt.recv() => *i,
-            _ = terminate.recv() => *t,
+            _ = hangup.recv() => 1,
+            _ = interrupt.recv() => 2,
+            _ = terminate.recv() => 15,
         };
         ExitCode::from(128 + number)
-    }
+    })
 }
 
 /// The live screen.
 struct Loop {
     watch: Watch,
-    palette: Palette,
+    color: bool,
     began: Instant,
     /// What is shown while the display is paused; scraping goes on.
     frozen: Option<(Watch, Duration)>,
     help: bool,
-}
-
-/// What a key asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
-    Quit,
-    Pause,
-    Help,
-    /// Closes the help, or quits if there is none.
-    Escape,
-    Redraw,
 }
 
 impl Loop {
@@ -196,11 +168,12 @@ impl Loop {
         mut self,
         target: &Target,
         terminal: &mut DefaultTerminal,
-        mut signals: Signals,
+        ended: impl Future<Output = ExitCode>,
     ) -> io::Result<ExitCode> {
         let mut events = terminal_events();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ended = pin!(ended);
         let mut scrape = pin!(target.scrape());
         let mut asking = true;
         let mut asked = Instant::now();
@@ -208,13 +181,17 @@ impl Loop {
         loop {
             self.draw(terminal)?;
             tokio::select! {
-                code = signals.ended() => return Ok(code),
+                code = &mut ended => return Ok(code),
                 event = events.recv() => match event {
-                    Some(Ok(event)) => match action(&event) {
-                        Some(Action::Redraw) => terminal.clear()?,
-                        Some(action) if self.obey(action) => return Ok(ExitCode::SUCCESS),
-                        _ => {}
-                    },
+                    Some(Ok(Event::Key(key))) if key.kind == KeyEventKind::Press => {
+                        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+                        match (key.code, control) {
+                            (KeyCode::Char('l'), true) => terminal.clear()?,
+                            (code, control) if self.press(code, control) => return Ok(ExitCode::SUCCESS),
+                            _ => {}
+                        }
+                    }
+                    Some(Ok(_)) => {}
                     Some(Err(error)) => return Err(error),
                     None => return Err(io::ErrorKind::UnexpectedEof.into()),
                 },
@@ -238,25 +215,27 @@ impl Loop {
             Some((watch, at)) => (watch, *at),
             None => (&self.watch, self.began.elapsed()),
         };
-        let (palette, paused, help) = (self.palette, self.frozen.is_some(), self.help);
-        let screen = Screen { watch, now, palette, paused, help };
+        let (color, paused, help) = (self.color, self.frozen.is_some(), self.help);
+        let screen = Screen { watch, now, color, paused, help };
         terminal.draw(|frame| screen.draw(frame)).map(|_| ())
     }
 
-    /// Returns whether the program ends.
-    fn obey(&mut self, action: Action) -> bool {
-        match action {
-            Action::Quit => return true,
-            Action::Escape if !self.help => return true,
-            Action::Escape => self.help = false,
-            Action::Help => self.help = !self.help,
-            Action::Pause => {
+    /// Obeys a key; returns whether the program ends.
+    fn press(&mut self, key: KeyCode, control: bool) -> bool {
+        match key {
+            KeyCode::Char('c') if control => return true,
+            _ if control => {}
+            KeyCode::Char('q' | 'Q') => return true,
+            KeyCode::Esc if !self.help => return true,
+            KeyCode::Esc => self.help = false,
+            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('p' | 'P' | ' ') => {
                 self.frozen = match self.frozen.take() {
                     Some(_) => None,
                     None => Some((self.watch.clone(), self.began.elapsed())),
                 };
             }
-            Action::Redraw => {}
+            _ => {}
         }
         false
     }
@@ -277,21 +256,6 @@ fn terminal_events() -> mpsc::Receiver<io::Result<Event>> {
     receiver
 }
 
-fn action(event: &Event) -> Option<Action> {
-    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return None };
-    let control = modifiers.contains(KeyModifiers::CONTROL);
-    match code {
-        KeyCode::Char('c') if control => Some(Action::Quit),
-        KeyCode::Char('l') if control => Some(Action::Redraw),
-        _ if control => None,
-        KeyCode::Char('q' | 'Q') => Some(Action::Quit),
-        KeyCode::Esc => Some(Action::Escape),
-        KeyCode::Char('p' | 'P' | ' ') => Some(Action::Pause),
-        KeyCode::Char('?' | 'h') => Some(Action::Help),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -302,28 +266,15 @@ mod tests {
 
     #[test]
     fn keys() {
-        let check = |code: KeyCode, modifiers: KeyModifiers, expected: Option<Action>| {
-            assert_eq!(action(&Event::Key(KeyEvent::new(code, modifiers))), expected);
-        };
-        check(KeyCode::Char('q'), KeyModifiers::NONE, Some(Action::Quit));
-        check(KeyCode::Char('c'), KeyModifiers::CONTROL, Some(Action::Quit));
-        check(KeyCode::Char('c'), KeyModifiers::NONE, None);
-        check(KeyCode::Esc, KeyModifiers::NONE, Some(Action::Escape));
-        check(KeyCode::Char('p'), KeyModifiers::CONTROL, None);
-        check(KeyCode::Char('?'), KeyModifiers::SHIFT, Some(Action::Help));
-        assert_eq!(action(&Event::Resize(1, 1)), None);
-    }
-
-    #[test]
-    fn a_pause_keeps_what_is_shown() {
         let watch = Watch::new("u".into(), TICK);
-        let palette = Palette { color: false };
-        let mut live = Loop { watch, palette, began: Instant::now(), frozen: None, help: false };
-        assert!(!live.obey(Action::Pause) && live.frozen.is_some());
-        assert!(!live.obey(Action::Pause) && live.frozen.is_none());
-        assert!(!live.obey(Action::Help) && live.help);
-        assert!(!live.obey(Action::Escape) && !live.help);
-        assert!(live.obey(Action::Escape) && live.obey(Action::Quit));
+        let mut live = Loop { watch, color: false, began: Instant::now(), frozen: None, help: false };
+        assert!(!live.press(KeyCode::Char('p'), false) && live.frozen.is_some());
+        assert!(!live.press(KeyCode::Char(' '), false) && live.frozen.is_none());
+        assert!(!live.press(KeyCode::Char('p'), true) && live.frozen.is_none());
+        assert!(!live.press(KeyCode::Char('?'), false) && live.help);
+        assert!(!live.press(KeyCode::Esc, false) && !live.help);
+        assert!(live.press(KeyCode::Esc, false) && live.press(KeyCode::Char('q'), false));
+        assert!(live.press(KeyCode::Char('c'), true) && !live.press(KeyCode::Char('c'), false));
     }
 
     #[test]

@@ -2,31 +2,29 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Figures, Notice};
 use super::format::duration;
-use super::palette::Palette;
-use super::rows::{Row, Source};
-use super::scrape::{Boot, ServerState};
+use super::notices::Notice;
+use super::panels::panels;
+use super::scrape::{Boot, State};
 use super::view::facts_of;
 use super::watch::{Link, Watch};
 
 /// The state of a server that answered.
-pub(super) fn snapshot(watch: &Watch, figures: Option<&Figures>, notices: &[Notice]) -> String {
+pub(super) fn snapshot(watch: &Watch, notices: &[Notice]) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<14}{value}");
     };
-    let last = watch.window.last();
     line("url", &watch.url);
     let state = match &watch.link {
         Link::Asking => "asking".into(),
-        Link::Lost(loss) => format!("{}: {}", loss.problem.kind, loss.problem.text),
-        Link::Up(ServerState::Booting(boot)) => booting(boot),
-        Link::Up(state) => state.word().into(),
+        Link::Lost { problem, .. } => format!("{}: {}", problem.kind, problem.text),
+        Link::Up(State { boot: Some(boot), .. }) => booting(boot),
+        Link::Up(state) => state.word.clone(),
     };
     line("state", &state);
-    let Some(last) = last else { return text };
-    if let Some(model) = &last.facts.model {
+    let Some(last) = watch.last() else { return text };
+    if let Some(model) = last.label("perigee_build_info", "model_name") {
         line("model", model);
     }
     let facts = facts_of(last);
@@ -39,18 +37,11 @@ pub(super) fn snapshot(watch: &Watch, figures: Option<&Figures>, notices: &[Noti
     for notice in notices {
         line("notice", &notice.text);
     }
-    if figures.is_none() || matches!(watch.link, Link::Up(ServerState::Booting(_))) {
+    if matches!(watch.link, Link::Up(State { boot: Some(_), .. })) {
         return text;
     }
-    let source = Source { last, figures, palette: Palette { color: false } };
-    let mut rows = |rows: Vec<Row>| rows.iter().for_each(|row| line(row.label, &row.text()));
-    rows(source.requests());
-    rows(source.tokens());
-    rows(source.latencies());
-    rows(source.cache());
-    rows(source.speculation());
-    rows(source.guard());
-    rows(source.engine());
+    let panels = panels(watch).into_iter().flatten();
+    panels.flat_map(|panel| panel.rows).for_each(|row| line(row.label, &row.text()));
     text
 }
 
@@ -67,12 +58,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cli::top::figures::notices;
+    use crate::cli::top::notices::notices;
     use crate::cli::top::test_server::{assert_screen, busy, idle};
 
     fn text(watch: &Watch) -> String {
-        let figures = Figures::of(watch);
-        snapshot(watch, figures.as_ref(), &notices(watch, figures.as_ref(), 61.0))
+        snapshot(watch, &notices(watch, 61.0))
     }
 
     #[test]
@@ -85,7 +75,8 @@ mod tests {
         let mut watch = Watch::new("http://a:1".into(), Duration::from_secs(1));
         assert_eq!(text(&watch), "url           http://a:1\nstate         asking\n");
         watch = idle();
-        watch.link = Link::Up(ServerState::Booting(Boot { seconds: 3.0, stages: Vec::new() }));
+        let boot = Some(Boot { seconds: 3.0, stages: Vec::new() });
+        watch.link = Link::Up(State { word: "booting".into(), notice: None, boot });
         let text = text(&watch);
         assert!(text.contains("\nstate         booting for 3 s\n") && !text.contains("running"), "{text}");
     }

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::exposition::{Page, printable};
-use super::reading::Reading;
+use super::notices::{Notice, Weight};
 use crate::cli::client::{self, Address, Answer};
 use crate::cli::trust::Trust;
 
@@ -31,37 +32,33 @@ pub(super) struct Target {
 /// What a server answered.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scrape {
-    pub(super) state: ServerState,
-    pub(super) reading: Reading,
+    pub(super) state: State,
+    pub(super) page: Page,
 }
 
 /// Where a server is in its life.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum ServerState {
-    Ready,
-    Booting(Boot),
-    /// Requests are taken, and routers are told to send no more.
-    Leaving,
-    Draining,
-    Failed(String),
-    /// The engine's thread has ended.
-    EngineStopped,
-    /// Sequences run, and no step has ended for minutes.
-    EngineStuck,
-    /// A status that is not known here.
-    Other(String),
+pub(super) struct State {
+    /// A word or two.
+    pub(super) word: String,
+    pub(super) notice: Option<Notice>,
+    /// Of a server that boots.
+    pub(super) boot: Option<Boot>,
 }
 
 /// Progress of a boot.
-#[derive(Debug, Default, Clone, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq, Deserialize)]
+#[serde(default)]
 pub(super) struct Boot {
     pub(super) seconds: f64,
     pub(super) stages: Vec<Stage>,
 }
 
 /// One boot stage.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq, Deserialize)]
+#[serde(default)]
 pub(super) struct Stage {
+    #[serde(rename = "stage")]
     pub(super) name: String,
     pub(super) done: bool,
     pub(super) percent: u8,
@@ -101,9 +98,9 @@ impl Target {
             Ok((state, metrics))
         };
         let (state, metrics) = client::in_time(PATIENCE, both).await.map_err(Problem::unreachable)?;
-        let state = ServerState::of(&state)?;
+        let state = State::of(&state)?;
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        Ok(Scrape { state, reading: self.read(&metrics, clock)? })
+        Ok(Scrape { state, page: self.read(&metrics, clock)? })
     }
 
     async fn get(&self, route: &str, key: Option<&str>) -> Result<Answer, String> {
@@ -120,13 +117,12 @@ impl Target {
         }
     }
 
-    fn read(&self, metrics: &Answer, clock: f64) -> Result<Reading, Problem> {
+    fn read(&self, metrics: &Answer, clock: f64) -> Result<Page, Problem> {
         match metrics.status {
             200 if metrics.cut => {
                 Err(Problem::strange(format!("/metrics is larger than {} MiB", MAX_ANSWER_BYTES >> 20)))
             }
-            200 => Page::parse(&metrics.body)
-                .and_then(|page| Reading::of(&page, clock))
+            200 => Page::parse(&metrics.body, clock)
                 .map_err(|problem| Problem::strange(format!("/metrics: {problem}"))),
             401 if self.key.is_some() => {
                 Err(Problem { kind: "key refused", text: "the server does not know the key".into() })
@@ -140,22 +136,8 @@ impl Target {
     }
 }
 
-impl ServerState {
-    /// The state in a word or two.
-    pub(super) fn word(&self) -> &str {
-        match self {
-            Self::Ready => "ready",
-            Self::Booting(_) => "booting",
-            Self::Leaving => "leaving",
-            Self::Draining => "draining",
-            Self::Failed(_) => "failed",
-            Self::EngineStopped => "engine stopped",
-            Self::EngineStuck => "engine stuck",
-            Self::Other(status) => status,
-        }
-    }
-
-    /// What `/health/ready` says.
+impl State {
+    /// The state that `/health/ready` tells.
     fn of(answer: &Answer) -> Result<Self, Problem> {
         let strange = || Problem::strange(format!("/health/ready {}", said(answer)));
         if !matches!(answer.status, 200 | 503) {
@@ -163,33 +145,31 @@ impl ServerState {
         }
         let body: Value = serde_json::from_str(&answer.body).map_err(|_| strange())?;
         let text = |name: &str| printable(body[name].as_str().unwrap_or_default(), MAX_TEXT_BYTES);
-        Ok(match text("status").as_str() {
+        let status = text("status");
+        let notice = match status.as_str() {
             "" => return Err(strange()),
-            "ready" => Self::Ready,
-            "starting" => Self::Booting(Boot::of(&body)),
-            "leaving" => Self::Leaving,
-            "draining" => Self::Draining,
-            "failed" => Self::Failed(text("reason")),
-            "engine_stopped" => Self::EngineStopped,
-            "engine_stuck" => Self::EngineStuck,
-            other => Self::Other(other.to_owned()),
-        })
+            "ready" | "starting" => None,
+            "leaving" => Some(Weight::Warning.says("the server leaves: routers are told to send no more")),
+            "draining" => {
+                Some(Weight::Warning.says("the server ends: running requests go on, new ones are refused"))
+            }
+            "failed" => Some(Weight::Problem.says(format!("the boot failed: {}", text("reason")))),
+            "engine_stopped" => Some(Weight::Problem.says("the engine has stopped")),
+            "engine_stuck" => Some(Weight::Problem.says("the engine is stuck in a step")),
+            other => Some(Weight::Warning.says(format!("the server says: {other}"))),
+        };
+        let boot = (status == "starting").then(|| Boot::of(body));
+        let word = if boot.is_some() { "booting".into() } else { status.replace('_', " ") };
+        Ok(Self { word, notice, boot })
     }
 }
 
 impl Boot {
-    fn of(body: &Value) -> Self {
-        let stages = body["stages"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let stage = |stage: &Value| Stage {
-            name: printable(stage["stage"].as_str().unwrap_or("?"), 40),
-            done: stage["done"].as_bool().unwrap_or(false),
-            percent: stage["percent"].as_u64().unwrap_or(0).min(100) as u8,
-            seconds: stage["seconds"].as_f64().unwrap_or(0.0),
-        };
-        Self {
-            seconds: body["seconds"].as_f64().unwrap_or(0.0),
-            stages: stages.iter().take(MAX_STAGES).map(stage).collect(),
-        }
+    fn of(body: Value) -> Self {
+        let mut boot: Self = serde_json::from_value(body).unwrap_or_default();
+        boot.stages.truncate(MAX_STAGES);
+        boot.stages.iter_mut().for_each(|stage| stage.name = printable(&stage.name, 40));
+        boot
     }
 
     /// The stage that runs.
@@ -232,52 +212,44 @@ mod tests {
 
     #[test]
     fn urls() {
-        for (url, expected) in [
-            ("http://a:1", Some("http://a:1")),
-            ("http://a:1/", Some("http://a:1")),
-            ("a:1", Some("http://a:1")),
-            ("http://a:1/v1", Some("http://a:1")),
-            ("http://a:1/v1/", Some("http://a:1")),
-            ("http://a:1/llm/v1", Some("http://a:1/llm")),
-            ("http://a:1/llm/metrics", Some("http://a:1/llm")),
-            ("http://[::1]:2", Some("http://[::1]:2")),
-            ("https://a", Some("https://a:443")),
-            ("ftp://a", None),
-            ("", None),
-        ] {
-            let target = Target::of_url(url, None, Trust::Public);
-            assert_eq!(target.ok().map(|target| target.url()).as_deref(), expected, "{url}");
+        let url = |url: &str| Target::of_url(url, None, Trust::Public).ok().map(|target| target.url());
+        for text in ["http://a:1", "http://a:1/", "a:1", "http://a:1/v1", "http://a:1/v1/"] {
+            assert_eq!(url(text).as_deref(), Some("http://a:1"), "{text}");
         }
+        for text in ["http://a:1/llm/v1", "http://a:1/llm/metrics"] {
+            assert_eq!(url(text).as_deref(), Some("http://a:1/llm"), "{text}");
+        }
+        assert_eq!(url("http://[::1]:2").as_deref(), Some("http://[::1]:2"));
+        assert_eq!(url("https://a").as_deref(), Some("https://a:443"));
+        assert_eq!((url("ftp://a"), url("")), (None, None));
     }
 
     #[test]
     fn states() {
-        let check = |status: u16, body: &str, expected: ServerState| {
-            assert_eq!(ServerState::of(&answer(status, body)).unwrap(), expected, "{body}");
+        let check = |body: &str, word: &str, notice: &str| {
+            let state = State::of(&answer(503, body)).unwrap();
+            let said = state.notice.map_or(String::new(), |notice| notice.text);
+            assert_eq!((state.word.as_str(), said.as_str()), (word, notice), "{body}");
         };
-        check(200, r#"{"status":"ready"}"#, ServerState::Ready);
-        check(503, r#"{"status":"draining","stage":null,"percent":100}"#, ServerState::Draining);
-        check(503, r#"{"status":"leaving"}"#, ServerState::Leaving);
-        check(
-            503,
-            r#"{"status":"failed","reason":"no\u001bmemory"}"#,
-            ServerState::Failed("no memory".into()),
-        );
-        check(503, r#"{"status":"engine_stuck","running":1}"#, ServerState::EngineStuck);
-        check(503, r#"{"status":"asleep"}"#, ServerState::Other("asleep".into()));
+        check(r#"{"status":"ready"}"#, "ready", "");
+        check(r#"{"status":"starting"}"#, "booting", "");
+        check(r#"{"status":"failed","reason":"no\u001bmemory"}"#, "failed", "the boot failed: no memory");
+        check(r#"{"status":"engine_stuck"}"#, "engine stuck", "the engine is stuck in a step");
+        check(r#"{"status":"asleep"}"#, "asleep", "the server says: asleep");
+        let boot = |stages: &str| {
+            let body = format!(r#"{{"status":"starting","seconds":2.0,"stages":{stages}}}"#);
+            State::of(&answer(503, &body)).unwrap().boot.unwrap()
+        };
         let weights = Stage { name: "weights".into(), done: false, percent: 40, seconds: 1.5 };
-        check(
-            503,
-            r#"{"status":"starting","seconds":2.0,"stages":[{"stage":"weights","done":false,"percent":40,"seconds":1.5}]}"#,
-            ServerState::Booting(Boot { seconds: 2.0, stages: vec![weights] }),
-        );
-        check(503, r#"{"status":"starting","stages":7}"#, ServerState::Booting(Boot::default()));
+        let stages = r#"[{"stage":"weights","done":false,"percent":40,"seconds":1.5}]"#;
+        assert_eq!(boot(stages), Boot { seconds: 2.0, stages: vec![weights] });
+        assert_eq!(boot("7"), Boot::default());
     }
 
     #[test]
     fn strange_answers_are_told() {
         let check = |status: u16, body: &str, expected: &str| {
-            let problem = ServerState::of(&answer(status, body)).unwrap_err();
+            let problem = State::of(&answer(status, body)).unwrap_err();
             assert_eq!(problem.text, format!("/health/ready {expected}"));
         };
         check(404, "<html>", "answered 404: is a Perigee server there?");

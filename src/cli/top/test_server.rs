@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::exposition::Page;
-use super::reading::Reading;
-use super::scrape::{Problem, Scrape, ServerState};
+use super::scrape::{Problem, Scrape, State};
 use super::watch::Watch;
 
 /// Asserts that a text is what a file of `test_screens/` has; a fault prints it as it is.
@@ -21,73 +20,73 @@ const STARTED: f64 = 1_700_000_000.0;
 
 /// The page of a server that has worked for `seconds`, one unit of load per second.
 fn page(seconds: f64) -> String {
-    let mut page = String::from(
-        "perigee_build_info{model_name=\"perigee-nano\",version=\"0.1.0\"} 1\n\
-         perigee_engine_info{backend=\"cpu\",block_size=\"32\",cache_dtype=\"f32\",max_model_len=\"8192\",num_blocks=\"1000\",\
-         prefix_caching=\"true\"} 1\n",
-    );
-    let mut line = |name: &str, value: f64| writeln!(page, "{name} {value}").unwrap();
-    line("process_start_time_seconds", STARTED);
-    line("process_resident_memory_bytes", 114_044_928.0);
-    line("process_threads", 9.0);
-    line("process_cpu_seconds_total", (seconds * 1.5).floor());
-    line("perigee_http_connections", 15.0);
     let busy = f64::from(u8::from(seconds > 0.0));
     let wave = 1.0 + (seconds / 8.0).sin() * 0.5;
-    line("perigee_running_sequences", (busy * 12.0 * wave).round());
-    line("perigee_queue_sequences", busy * 3.0);
-    line("perigee_queue_tokens", busy * 1234.0);
-    line("perigee_kv_blocks{state=\"used\"}", busy * (430.0 * wave).round());
-    line("perigee_kv_blocks{state=\"cached\"}", busy * 120.0);
-    line("perigee_kv_blocks{state=\"free\"}", 880.0 - busy * (430.0 * wave).round());
+    let used = busy * (430.0 * wave).round();
     let tokens = 8.0 * (8.0 - 8.0 * (seconds / 8.0).cos() * 0.5) + seconds * 100.0;
-    line("perigee_prompt_tokens_total", (tokens * 2.5).round());
-    line("perigee_generation_tokens_total", (tokens * 34.0).round());
-    line("perigee_prefix_query_tokens_total", (tokens * 2.5).round());
-    line("perigee_prefix_hit_tokens_total", (tokens * 2.5 * 0.63).round());
-    line("perigee_finished_sequences_total{reason=\"stop\"}", (seconds * 4.0).round());
-    line("perigee_finished_sequences_total{reason=\"length\"}", (seconds * 0.2).floor());
-    line("perigee_finished_sequences_total{reason=\"error\"}", 0.0);
-    line(
-        "perigee_http_requests_total{route=\"/v1/chat/completions\",status=\"200\"}",
-        (seconds * 4.0).round(),
+    let mut page = String::from(
+        "perigee_build_info{model_name=\"perigee-nano\",version=\"0.1.0\"} 1\n\
+         perigee_engine_info{backend=\"cpu\",block_size=\"32\",cache_dtype=\"f32\",max_model_len=\"8192\"} 1\n",
     );
-    line(
-        "perigee_http_requests_total{route=\"/v1/chat/completions\",status=\"429\"}",
-        (seconds * 0.3).floor(),
-    );
-    line("perigee_rejected_requests_total{limit=\"max_queue_len\"}", (seconds * 0.3).floor());
-    line("perigee_speculation_drafted_tokens_total", seconds * 1000.0);
-    line("perigee_speculation_accepted_tokens_total", seconds * 820.0);
-    line("perigee_speculation_draft_length_tokens_count", seconds * 250.0);
-    line("perigee_speculation_seconds_saved", seconds * 0.5);
-    line("perigee_guard_events_total{action=\"stopped\",kind=\"loop\",phase=\"answer\"}", 3.0 * busy);
-    line("perigee_guard_rescue_success_total", 2.0 * busy);
-    line("perigee_guard_discarded_tokens_total", 1234.0 * busy);
-    line("perigee_last_step_timestamp_seconds", STARTED + 7400.0 + seconds);
-    for (part, share) in
-        [("schedule", 0.01), ("forward", 0.9), ("sample", 0.05), ("commit", 0.01), ("emit", 0.03)]
-    {
-        line(&format!("perigee_step_part_seconds_sum{{part=\"{part}\"}}"), seconds * 0.87 * share);
+    let mut line = |series: &str, value: f64| writeln!(page, "{series} {value}").unwrap();
+    for (series, value) in [
+        ("process_start_time_seconds", STARTED),
+        ("process_resident_memory_bytes", 114_044_928.0),
+        ("process_threads", 9.0),
+        ("process_cpu_seconds_total", (seconds * 1.5).floor()),
+        ("perigee_last_step_timestamp_seconds", STARTED + 7400.0 + seconds),
+        ("perigee_http_connections", 15.0),
+        ("perigee_running_sequences", (busy * 12.0 * wave).round()),
+        ("perigee_queue_sequences", busy * 3.0),
+        ("perigee_queue_tokens", busy * 1234.0),
+        ("perigee_kv_blocks{state=\"used\"}", used),
+        ("perigee_kv_blocks{state=\"cached\"}", busy * 120.0),
+        ("perigee_kv_blocks{state=\"free\"}", 880.0 - used),
+        ("perigee_prompt_tokens_total", (tokens * 2.5).round()),
+        ("perigee_generation_tokens_total", (tokens * 34.0).round()),
+        ("perigee_prefix_query_tokens_total", (tokens * 2.5).round()),
+        ("perigee_prefix_hit_tokens_total", (tokens * 2.5 * 0.63).round()),
+        ("perigee_finished_sequences_total{reason=\"stop\"}", (seconds * 4.0).round()),
+        ("perigee_finished_sequences_total{reason=\"length\"}", (seconds * 0.2).floor()),
+        ("perigee_finished_sequences_total{reason=\"error\"}", 0.0),
+        ("perigee_http_requests_total{route=\"/v1\",status=\"200\"}", (seconds * 4.0).round()),
+        ("perigee_http_requests_total{route=\"/v1\",status=\"429\"}", (seconds * 0.3).floor()),
+        ("perigee_rejected_requests_total{limit=\"max_queue_len\"}", (seconds * 0.3).floor()),
+        ("perigee_speculation_drafted_tokens_total", seconds * 1000.0),
+        ("perigee_speculation_accepted_tokens_total", seconds * 820.0),
+        ("perigee_speculation_draft_length_tokens_count", seconds * 250.0),
+        ("perigee_speculation_seconds_saved", seconds * 0.5),
+        ("perigee_guard_events_total{action=\"stopped\"}", busy * 3.0),
+        ("perigee_guard_rescue_success_total", busy * 2.0),
+        ("perigee_guard_discarded_tokens_total", busy * 1234.0),
+        ("perigee_step_part_seconds_sum{part=\"schedule\"}", seconds * 0.0087),
+        ("perigee_step_part_seconds_sum{part=\"forward\"}", seconds * 0.783),
+        ("perigee_step_part_seconds_sum{part=\"sample\"}", seconds * 0.0435),
+        ("perigee_step_part_seconds_sum{part=\"commit\"}", seconds * 0.0087),
+        ("perigee_step_part_seconds_sum{part=\"emit\"}", seconds * 0.0261),
+    ] {
+        line(series, value);
     }
-    let mut histogram = |name: &str, edges: [(&str, f64); 4], mean: f64| {
-        for (edge, count) in edges {
+    for (name, edges, counts, mean) in [
+        ("perigee_time_to_first_token_seconds", ["0.01", "0.02", "0.05"], [1.0, 3.0, 4.0], 0.015),
+        ("perigee_inter_token_latency_seconds", ["0.002", "0.005", "0.01"], [1e3, 3e3, 3.4e3], 0.0031),
+        ("perigee_step_seconds", ["0.005", "0.01", "0.02"], [20.0, 95.0, 100.0], 0.0087),
+    ] {
+        let all = counts[2] * seconds;
+        for (edge, count) in edges.into_iter().zip(counts) {
             line(&format!("{name}_bucket{{le=\"{edge}\"}}"), count * seconds);
         }
-        line(&format!("{name}_sum"), mean * edges[3].1 * seconds);
-    };
-    let edges = [("0.01", 1.0), ("0.02", 3.0), ("0.05", 4.0), ("+Inf", 4.0)];
-    histogram("perigee_time_to_first_token_seconds", edges, 0.015);
-    let edges = [("0.002", 1000.0), ("0.005", 3000.0), ("0.01", 3400.0), ("+Inf", 3400.0)];
-    histogram("perigee_inter_token_latency_seconds", edges, 0.0031);
-    let edges = [("0.005", 20.0), ("0.01", 95.0), ("0.02", 100.0), ("+Inf", 100.0)];
-    histogram("perigee_step_seconds", edges, 0.0087);
+        line(&format!("{name}_bucket{{le=\"+Inf\"}}"), all);
+        line(&format!("{name}_sum"), mean * all);
+        line(&format!("{name}_count"), all);
+    }
     page
 }
 
 fn scraped(watch: &mut Watch, at: u64, load_seconds: f64) {
-    let reading = Reading::of(&Page::parse(&page(load_seconds)).unwrap(), 0.0).unwrap();
-    watch.record(Duration::from_secs(at), Ok(Scrape { state: ServerState::Ready, reading }));
+    let page = Page::parse(&page(load_seconds), 0.0).unwrap();
+    let state = State { word: "ready".into(), notice: None, boot: None };
+    watch.record(Duration::from_secs(at), Ok(Scrape { state, page }));
 }
 
 /// A server under load for a minute.
