@@ -622,9 +622,6 @@ fn drafts_that_cannot_be_used_are_refused() {
         .unwrap();
     let text = refusal(cpu(Activations::F32), folder.path());
     assert!(text.contains("d2t: row 0 has offset 600"), "{text}");
-    let ranks = BackendChoice::CpuRanks { ranks: 2, each: CpuOptions { threads: 1, ..Default::default() } };
-    let text = refusal(ranks, &oracle().join("draft-mla"));
-    assert!(text.contains("runs no draft model"), "{text}");
     let text = refusal(cpu(Activations::F32), &oracle().join("target"));
     assert!(text.contains("architectures"), "{text}");
     let text = refusal(cpu(Activations::F32), Path::new("/nowhere"));

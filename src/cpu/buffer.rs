@@ -1,8 +1,18 @@
 //! What the backend hands out: activation buffers, routings, the latent cache.
 
-use super::mla::{KEY_BLOCK, unique_id};
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::storage::Storage;
 use perigee_ops::{CacheDType, CacheShape, OpError, peak};
+
+/// Keys per step of attention; a multiple of the lanes.
+pub(crate) const KEY_BLOCK: usize = 64;
+
+/// A number that no other call of this process has or gets.
+pub(crate) fn unique_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// Activations `[rows, cols]` f32 with a fixed capacity.
 ///

@@ -7,6 +7,7 @@
 mod exposition;
 mod format;
 mod histogram;
+mod notice;
 mod notices;
 mod panels;
 mod plain;

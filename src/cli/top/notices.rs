@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::exposition::Page;
 use super::format::{count, duration, percent};
+use super::notice::{Notice, Weight};
 use super::watch::{LATENCY_WINDOW, Link, RATE_WINDOW, Span, Watch};
 
 /// Sequences run, and no step has ended for this long: worth a line.
@@ -12,30 +13,6 @@ const SLOW_STEP_S: f64 = 10.0;
 const QUEUE_LASTS: Duration = Duration::from_secs(5);
 /// A cache this full makes sequences wait.
 const FULL_CACHE: f64 = 0.95;
-
-/// How bad something is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weight {
-    /// Worth knowing.
-    Note,
-    /// Costs speed or requests.
-    Warning,
-    /// Does not work.
-    Problem,
-}
-
-/// One line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Notice {
-    pub(super) weight: Weight,
-    pub(super) text: String,
-}
-
-impl Weight {
-    pub(super) fn says(self, text: impl Into<String>) -> Notice {
-        Notice { weight: self, text: text.into() }
-    }
-}
 
 /// `now_s`: seconds on the clock of the watch.
 pub(super) fn notices(watch: &Watch, now_s: f64) -> Vec<Notice> {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::format::duration;
-use super::notices::Notice;
+use super::notice::Notice;
 use super::panels::panels;
 use super::scrape::{Boot, State};
 use super::view::facts_of;

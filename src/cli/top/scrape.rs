@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::exposition::{Page, printable};
-use super::notices::{Notice, Weight};
+use super::notice::{Notice, Weight};
 use crate::cli::client::{self, Address, Answer};
 use crate::cli::trust::Trust;
 

@@ -13,7 +13,8 @@ use ratatui::widgets::{Block, Borders, Clear, Padding, Paragraph, Sparkline, Spa
 
 use super::exposition::Page;
 use super::format::{count, duration};
-use super::notices::{Weight, notices};
+use super::notice::Weight;
+use super::notices::notices;
 use super::panels::{BAD, FIRST, GOOD, LABEL_WIDTH, Panel, QUIET, Row, STRONG, TITLE, WARNING, bar, panels};
 use super::scrape::{Boot, State};
 use super::watch::{Link, Watch};

@@ -21,7 +21,7 @@ pub(crate) use latents::{
 
 pub(crate) use patches::{Scratch as PatchScratch, attend as attend_patches};
 
-use super::buffer::{Cache, CachedRow};
+use super::buffer::{Cache, CachedRow, KEY_BLOCK, unique_id};
 use super::layout::{LANES, PanelFormat, Product, RowFormat};
 use super::matrix::{PanelSource, Panels, pack_all};
 use super::rows::{Numerics, RowLayout};
@@ -30,19 +30,9 @@ use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_numbers::threads::ThreadPool;
 use perigee_ops::{Activations, CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Keys per step; a multiple of the lanes.
-pub(crate) const KEY_BLOCK: usize = 64;
 
 /// Panels of 16 keys per step.
 pub(crate) const KEY_PANELS: usize = KEY_BLOCK / LANES;
-
-/// A number that no other call of this process has or gets.
-pub(crate) fn unique_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
 
 /// `kv_b_proj`, per head.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use crate::number::integer::Integer;
 use crate::number::packed::{join, split};
 use crate::number::round::Mode;
 use crate::number::sixteen::Sixteen;
-use crate::number::{convert, narrow};
+use crate::number::{convert, narrow, round};
 use crate::text::Operand;
 
 /// Wraps, or saturates if the constant is set.
@@ -109,10 +109,10 @@ impl<S: Integer + Value, D: Float> Op1 for ToFloat<S, D> {
 op!(Single, |i| (a: f32) -> f32 = { let m = mode(i); m.output(m.input(a)) });
 op!(SingleIntegral, |i| (a: f32) -> f32 = {
     let m = mode(i);
-    m.output(convert::integral_f32(m.input(a), m.rounding))
+    m.output(round::integral_f32(m.input(a), m.rounding))
 });
 op!(Double, |i| (a: f64) -> f64 = if !mode(i).sat { a } else if a > 0.0 { a.min(1.0) } else { 0.0 });
-op!(DoubleIntegral, |i| (a: f64) -> f64 = convert::integral_f64(a, rounding(i)));
+op!(DoubleIntegral, |i| (a: f64) -> f64 = round::integral_f64(a, rounding(i)));
 op!(Widen, |i| (a: f32) -> f64 = f64::from(mode(i).input(a)));
 op!(Narrow, |i| (a: f64) -> f32 = mode(i).output(convert::f64_to_f32(a, rounding(i))));
 op!(Tf32, |i| (a: f32) -> u32 = narrow::tf32(a, mode(i)));

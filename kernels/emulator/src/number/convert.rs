@@ -2,32 +2,8 @@
 //! value. The 16-bit formats convert through f32, which holds them exactly.
 
 use super::integer::Integer;
-use super::round::{Rounding, pair_to_f32};
+use super::round::{Rounding, integral_f32, integral_f64, pair_to_f32};
 use super::sixteen::Sixteen;
-
-/// `x` rounded to an integral value: `cvt.rni.f32.f32` and its relatives. Keeps the sign of a zero result.
-#[inline(always)]
-pub fn integral_f32(x: f32, rounding: Rounding) -> f32 {
-    match rounding {
-        Rounding::NearestEven => x.round_ties_even(),
-        Rounding::NearestAway => x.round(),
-        Rounding::Zero => x.trunc(),
-        Rounding::Down => x.floor(),
-        Rounding::Up => x.ceil(),
-    }
-}
-
-/// [`integral_f32`] for f64.
-#[inline(always)]
-pub fn integral_f64(x: f64, rounding: Rounding) -> f64 {
-    match rounding {
-        Rounding::NearestEven => x.round_ties_even(),
-        Rounding::NearestAway => x.round(),
-        Rounding::Zero => x.trunc(),
-        Rounding::Down => x.floor(),
-        Rounding::Up => x.ceil(),
-    }
-}
 
 /// `cvt` from f32, f16 or bf16 to an integer: rounds, saturates. NaN gives 0, for 64 bits only the highest bit.
 #[inline(always)]

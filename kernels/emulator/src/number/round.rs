@@ -16,6 +16,30 @@ pub enum Rounding {
     Up,
 }
 
+/// `x` rounded to an integral value: `cvt.rni.f32.f32` and its relatives. Keeps the sign of a zero result.
+#[inline(always)]
+pub fn integral_f32(x: f32, rounding: Rounding) -> f32 {
+    match rounding {
+        Rounding::NearestEven => x.round_ties_even(),
+        Rounding::NearestAway => x.round(),
+        Rounding::Zero => x.trunc(),
+        Rounding::Down => x.floor(),
+        Rounding::Up => x.ceil(),
+    }
+}
+
+/// [`integral_f32`] for f64.
+#[inline(always)]
+pub fn integral_f64(x: f64, rounding: Rounding) -> f64 {
+    match rounding {
+        Rounding::NearestEven => x.round_ties_even(),
+        Rounding::NearestAway => x.round(),
+        Rounding::Zero => x.trunc(),
+        Rounding::Down => x.floor(),
+        Rounding::Up => x.ceil(),
+    }
+}
+
 /// The modifiers of a floating-point instruction that change its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Mode {

@@ -2,9 +2,8 @@
 //! conversions to and from f32. Each operation rounds once to its type, and every NaN result is 0x7fff.
 
 use super::approximate;
-use super::convert::integral_f32;
 use super::extremum::{self, Selection};
-use super::round::{Mode, Rounding, odd_f32};
+use super::round::{Mode, Rounding, integral_f32, odd_f32};
 
 /// A 16-bit format: [`F16`](super::half::F16) or [`Bf16`](super::bf16::Bf16).
 pub trait Sixteen {

@@ -3,7 +3,7 @@ use super::super::convert::*;
 use super::super::half::F16;
 use super::super::integer::Integer;
 use super::super::narrow;
-use super::super::round::{Mode, Rounding};
+use super::super::round::{Mode, Rounding, integral_f32, integral_f64};
 use super::super::sixteen::Sixteen;
 use super::exact::{self, Exact, F32, F64, Format, Random};
 
