@@ -243,7 +243,7 @@ fn the_readme_question_gets_its_answer() {
     assert_eq!(served.terminate(), Some(0));
 }
 
-/// What the served document shows as an example works as it stands.
+/// What the served document shows as an example works as it stands, and the answer is as described.
 #[test]
 fn the_examples_of_the_document_are_answered() {
     let served = Served::start(None, &[]);
@@ -252,7 +252,11 @@ fn the_examples_of_the_document_are_answered() {
         let mut asked = 0;
         for (path, item) in document["paths"].as_object().unwrap() {
             if let Some(body) = item["post"].get("requestBody") {
-                served.post(path, &body["content"]["application/json"]["example"]).await;
+                let answer = served.post(path, &body["content"]["application/json"]["example"]).await;
+                let content = &item["post"]["responses"]["200"]["content"];
+                let mut schema = content["application/json"]["schema"].clone();
+                schema["components"] = document["components"].clone();
+                assert!(jsonschema::is_valid(&schema, &answer), "{path}: {answer}");
                 asked += 1;
             }
         }

@@ -1,7 +1,7 @@
 //! `/v1/chat/completions`: the request's fields and the whole answer.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::call::Call;
@@ -13,9 +13,9 @@ use super::messages::{self, Messages};
 use super::params::{TopCount, top_count};
 use super::tools;
 use super::values::{AnyValue, Free, Int, MAX_U32};
-use super::write::{self, TokenText};
+use super::write::{self, Applied, ChatLogprobs, PromptLogprobs, StopReason, TokenText, Usage};
 use super::{ApiError, Limits};
-use crate::generate::{FullReply, Replies, SamplingDefaults};
+use crate::generate::{self, FullReply, ReasoningField, Replies, SamplingDefaults};
 
 /// The fields that only chat has. What is not described is read only to be refused when it asks for something.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -142,65 +142,123 @@ impl ChatBody {
 }
 
 /// The answer that is not streamed.
-pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, full: &[FullReply]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
-    format.head(&mut out, "chat.completion");
-    write::raw(&mut out, ",\"choices\":");
-    write::list(&mut out, full.iter().enumerate(), |out, (index, reply)| {
-        write::raw(out, "{\"index\":");
-        write::number(out, index as u64);
-        write::raw(out, ",\"message\":");
-        message(out, format, reply);
-        write::raw(out, ",\"logprobs\":");
-        if format.logprobs {
-            show.chat_logprobs(out, &reply.logprobs)
-        } else {
-            write::raw(out, "null")
-        }
-        out.push(b',');
-        write::finish(out, &reply.finish);
-        guard::events(out, replies.guard_events(index), show);
-        write::ids_or_null(out, "token_ids", format.return_token_ids.then_some(&reply.tokens));
-        out.push(b'}');
-    });
-    let prompt = format.return_token_ids.then(|| &replies.prompt(0).tokens[..]);
-    write::ids_or_null(&mut out, "prompt_token_ids", prompt);
-    write::raw(&mut out, ",\"prompt_logprobs\":");
-    match format.prompt_logprobs {
-        true => show.prompt_logprobs(&mut out, &full[0].prompt_logprobs),
-        false => write::raw(&mut out, "null"),
-    }
-    write::raw(&mut out, ",\"system_fingerprint\":null,");
-    write::usage(&mut out, replies.usage());
-    write::applied(&mut out, &format.applied);
-    out.push(b'}');
-    out
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ChatAnswer<'a> {
+    id: &'a str,
+    #[schemars(extend("const" = "chat.completion"))]
+    object: &'a str,
+    created: u64,
+    model: &'a str,
+    #[schemars(length(min = 1))]
+    choices: Vec<Choice<'a>>,
+    prompt_token_ids: Option<&'a [u32]>,
+    prompt_logprobs: Option<PromptLogprobs>,
+    system_fingerprint: (),
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sampling_applied: Applied,
 }
 
-/// The assistant's message. Its content is null where there is reasoning or a call and no answer.
-fn message(out: &mut Vec<u8>, format: &Format, reply: &FullReply) {
-    let said = &reply.said;
-    write::raw(out, "{\"role\":\"assistant\",\"content\":");
-    let echoed = format.echoed_content.as_deref().unwrap_or_default();
-    if said.content.is_empty() && echoed.is_empty() && (said.reasoning.is_some() || !said.calls.is_empty()) {
-        write::raw(out, "null");
-    } else {
-        write::string(out, &format!("{echoed}{}", said.content));
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Choice<'a> {
+    index: usize,
+    message: Message<'a>,
+    logprobs: Option<ChatLogprobs<'a>>,
+    #[schemars(transform = write::finish_reasons)]
+    finish_reason: &'a str,
+    stop_reason: StopReason<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<guard::Found>,
+    token_ids: Option<&'a [u32]>,
+}
+
+/// The assistant's message.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Message<'a> {
+    #[schemars(extend("const" = "assistant"))]
+    role: &'a str,
+    content: Option<String>,
+    refusal: (),
+    reasoning_content: Option<&'a str>,
+    reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1))]
+    tool_calls: Vec<ToolCall<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ToolCall<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = "function"))]
+    kind: &'a str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Function<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+impl<'a> ChatAnswer<'a> {
+    pub(super) fn of(
+        format: &'a Format,
+        show: &TokenText<'a>,
+        replies: &'a Replies,
+        full: &'a [FullReply],
+    ) -> Self {
+        let choice = |(index, reply): (usize, &'a FullReply)| Choice {
+            index,
+            message: Message::of(format, reply),
+            logprobs: format.logprobs.then(|| show.chat_logprobs(&reply.logprobs)),
+            finish_reason: write::finish_reason(&reply.finish),
+            stop_reason: StopReason::from(&reply.finish),
+            guard: guard::found(replies.guard_events(index), show),
+            token_ids: format.return_token_ids.then_some(&reply.tokens[..]),
+        };
+        Self {
+            id: &format.id,
+            object: "chat.completion",
+            created: format.created,
+            model: &format.model,
+            choices: full.iter().enumerate().map(choice).collect(),
+            prompt_token_ids: format.return_token_ids.then(|| &replies.prompt(0).tokens[..]),
+            prompt_logprobs: format.prompt_logprobs.then(|| show.prompt_logprobs(&full[0].prompt_logprobs)),
+            system_fingerprint: (),
+            usage: Usage::from(replies.usage()),
+            sampling_applied: write::applied(&format.applied),
+        }
     }
-    write::raw(out, ",\"refusal\":null,");
-    let reasoning = format.reasoning.zip(said.reasoning.as_deref());
-    write::reasoning_or_null(out, reasoning);
-    if !said.calls.is_empty() {
-        write::raw(out, ",\"tool_calls\":");
-        write::list(out, &said.calls, |out, call| {
-            write::raw(out, "{\"id\":");
-            write::string(out, &call.id);
-            write::raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
-            write::string(out, &call.name);
-            write::raw(out, ",\"arguments\":");
-            write::string(out, &call.arguments);
-            write::raw(out, "}}");
-        });
+}
+
+impl<'a> Message<'a> {
+    /// The content is null where there is reasoning or a call and no answer.
+    fn of(format: &Format, reply: &'a FullReply) -> Self {
+        let said = &reply.said;
+        let echoed = format.echoed_content.as_deref().unwrap_or_default();
+        let is_empty = said.content.is_empty() && echoed.is_empty();
+        let says_else = said.reasoning.is_some() || !said.calls.is_empty();
+        let reasoning = said.reasoning.as_deref();
+        let named = |other| reasoning.filter(|_| format.reasoning.is_some_and(|field| field != other));
+        Self {
+            role: "assistant",
+            content: (!(is_empty && says_else)).then(|| format!("{echoed}{}", said.content)),
+            refusal: (),
+            reasoning_content: named(ReasoningField::Reasoning),
+            reasoning: named(ReasoningField::ReasoningContent),
+            tool_calls: said.calls.iter().map(ToolCall::of).collect(),
+        }
     }
-    out.push(b'}');
+}
+
+impl<'a> ToolCall<'a> {
+    fn of(call: &'a generate::ToolCall) -> Self {
+        let function = Function { name: &call.name, arguments: &call.arguments };
+        Self { id: &call.id, kind: "function", function }
+    }
 }

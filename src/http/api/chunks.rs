@@ -5,7 +5,7 @@
 use super::ApiError;
 use super::format::{Format, Kind};
 use super::guard;
-use super::write::{self, LogprobArrays, Scored, TokenText, echoed};
+use super::write::{self, LogprobArrays, Position, TokenText, Usage, echoed};
 use crate::generate::{Finish, Replies, ReplyPart, ReplyPiece, TokenLogprobs};
 use perigee_text::Tokenizer;
 
@@ -18,6 +18,10 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    fn usage(self) -> Usage {
+        Usage::from(self.replies.usage())
+    }
+
     fn show(self) -> TokenText<'a> {
         TokenText { tokenizer: self.tokenizer, as_ids: self.format.tokens_as_ids }
     }
@@ -73,8 +77,8 @@ impl ChoiceEvents {
     pub(super) fn end(&self, out: &mut Vec<u8>, source: Source<'_>) {
         if source.format.include_usage {
             out.extend_from_slice(&self.head);
-            write::raw(out, ",\"choices\":[],");
-            write::usage(out, source.replies.usage());
+            write::raw(out, ",\"choices\":[]");
+            write::member(out, "usage", &source.usage());
             write::raw(out, "}\n\n");
         }
         write::raw(out, "data: [DONE]\n\n");
@@ -106,11 +110,12 @@ impl ChoiceEvents {
         write::finish(out, finish);
         // Where the vendor's own API has it, and its clients look for it.
         if self.is_chat && self.choices.len() == 1 {
-            out.push(b',');
-            write::usage(out, source.replies.usage());
+            write::member(out, "usage", &source.usage());
         }
         let show = TokenText { as_ids: false, ..source.show() };
-        guard::events(out, source.replies.guard_events(choice), &show);
+        if let Some(found) = guard::found(source.replies.guard_events(choice), &show) {
+            write::member(out, "guard", &found);
+        }
         write::raw(out, ",\"token_ids\":null");
         self.close(out, source, choice);
     }
@@ -130,18 +135,17 @@ impl ChoiceEvents {
         let prompt =
             (first && source.format.return_token_ids).then(|| &source.replies.prompt(choice).tokens[..]);
         if !self.is_chat {
-            write::ids_or_null(out, "prompt_token_ids", prompt);
+            write::member(out, "prompt_token_ids", &prompt);
         }
         write::raw(out, "}]");
         if first && self.is_chat {
-            write::ids_or_null(out, "prompt_token_ids", prompt);
+            write::member(out, "prompt_token_ids", &prompt);
         }
-        if first && choice == 0 {
-            write::applied(out, &source.format.applied);
+        if let Some(applied) = write::applied(&source.format.applied).filter(|_| first && choice == 0) {
+            write::member(out, "sampling_applied", &applied);
         }
         if source.format.continuous_usage {
-            out.push(b',');
-            write::usage(out, source.replies.usage());
+            write::member(out, "usage", &source.usage());
         } else if source.format.include_usage {
             write::raw(out, ",\"usage\":null");
         }
@@ -160,14 +164,8 @@ impl ChoiceEvents {
         self.begin(out, choice);
         write::raw(out, "\"text\":");
         write::string(out, text);
-        write::raw(out, ",\"logprobs\":");
-        if source.format.logprobs {
-            let show = source.show();
-            let entries: Vec<Scored<'_>> = logprobs.iter().map(Scored::Entry).collect();
-            self.choices[choice].arrays.write(out, &show, &entries);
-        } else {
-            write::raw(out, "null");
-        }
+        let positions: Vec<Position<'_>> = logprobs.iter().map(Position::Scored).collect();
+        self.logprobs(out, source, choice, &positions);
         self.end_of_chunk(out, source, choice, Some(tokens));
     }
 
@@ -259,38 +257,34 @@ impl ChoiceEvents {
         tokens: Option<&[u32]>,
         logprobs: &[TokenLogprobs],
     ) {
-        write::raw(out, "},\"logprobs\":");
-        if source.format.logprobs && tokens.is_some() {
-            let show = source.show();
-            show.chat_logprobs(out, logprobs);
-        } else {
-            write::raw(out, "null");
-        }
+        out.push(b'}');
+        let wanted = source.format.logprobs && tokens.is_some();
+        write::member(out, "logprobs", &wanted.then(|| source.show().chat_logprobs(logprobs)));
         self.end_of_chunk(out, source, choice, tokens);
     }
 
     fn end_of_chunk(&mut self, out: &mut Vec<u8>, source: Source<'_>, choice: usize, tokens: Option<&[u32]>) {
         write::raw(out, ",\"finish_reason\":null");
-        write::ids_or_null(out, "token_ids", tokens.filter(|_| source.format.return_token_ids));
+        write::member(out, "token_ids", &tokens.filter(|_| source.format.return_token_ids));
         self.close(out, source, choice);
     }
 
     /// The prompt, as the first chunk of an echoing completion.
     fn echo(&mut self, out: &mut Vec<u8>, source: Source<'_>, choice: usize, logprobs: &[TokenLogprobs]) {
         self.begin(out, choice);
-        let show = source.show();
         let prompt = source.replies.prompt(choice);
         write::raw(out, "\"text\":");
         write::string(out, &prompt.text);
-        write::raw(out, ",\"logprobs\":");
-        if source.format.logprobs {
-            let entries = echoed(&prompt.tokens, logprobs);
-            self.choices[choice].arrays.write(out, &show, &entries);
-        } else {
-            write::raw(out, "null");
-        }
+        self.logprobs(out, source, choice, &echoed(&prompt.tokens, logprobs));
         write::raw(out, ",\"finish_reason\":null,\"token_ids\":null");
         self.close(out, source, choice);
+    }
+
+    /// The parallel arrays of a completion, or null where they were not asked for.
+    fn logprobs(&mut self, out: &mut Vec<u8>, source: Source<'_>, choice: usize, positions: &[Position<'_>]) {
+        let arrays = &mut self.choices[choice].arrays;
+        let logprobs = source.format.logprobs.then(|| arrays.next(&source.show(), positions));
+        write::member(out, "logprobs", &logprobs);
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, json_schema};
-use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::foreign::ForeignBody;
@@ -14,7 +14,10 @@ use super::json::{self, Both};
 use super::params::{SharedBody, TopCount, token_id, top_count};
 use super::structured::StructuredBody;
 use super::values::{AnyValue, Int, MAX_U32, TokenId, inline_schema};
-use super::write::{self, LogprobArrays, Scored, TokenText, echoed};
+use super::write::{
+    self, Applied, CompletionLogprobs, LogprobArrays, Position, PromptLogprobs, StopReason, TokenText, Usage,
+    echoed,
+};
 use super::{ApiError, Limits};
 use crate::generate::{FullReply, Prompt, Replies, SamplingDefaults, SamplingMode};
 
@@ -120,46 +123,77 @@ impl CompletionBody {
 }
 
 /// The answer that is not streamed.
-pub(super) fn whole(format: &Format, show: &TokenText<'_>, replies: &Replies, full: &[FullReply]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
-    format.head(&mut out, "text_completion");
-    write::raw(&mut out, ",\"choices\":");
-    write::list(&mut out, full.iter().enumerate(), |out, (index, reply)| {
-        let prompt = replies.prompt(index);
-        write::raw(out, "{\"index\":");
-        write::number(out, index as u64);
-        write::raw(out, ",\"text\":");
-        if format.echo {
-            write::string(out, &format!("{}{}", prompt.text, reply.said.content));
-        } else {
-            write::string(out, &reply.said.content);
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CompletionAnswer<'a> {
+    id: &'a str,
+    #[schemars(extend("const" = "text_completion"))]
+    object: &'a str,
+    created: u64,
+    model: &'a str,
+    #[schemars(length(min = 1))]
+    choices: Vec<Choice<'a>>,
+    system_fingerprint: (),
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sampling_applied: Applied,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Choice<'a> {
+    index: usize,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    #[schemars(transform = write::finish_reasons)]
+    finish_reason: &'a str,
+    stop_reason: StopReason<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<guard::Found>,
+    token_ids: Option<&'a [u32]>,
+    prompt_token_ids: Option<&'a [u32]>,
+    prompt_logprobs: Option<PromptLogprobs>,
+}
+
+impl<'a> CompletionAnswer<'a> {
+    pub(super) fn of(
+        format: &'a Format,
+        show: &TokenText<'a>,
+        replies: &'a Replies,
+        full: &'a [FullReply],
+    ) -> Self {
+        let choice = |(index, reply): (usize, &'a FullReply)| {
+            let prompt = replies.prompt(index);
+            let shown = if format.echo { &prompt.text } else { "" };
+            Choice {
+                index,
+                text: format!("{shown}{}", reply.said.content),
+                logprobs: format.logprobs.then(|| logprobs(format, show, &prompt.tokens, reply)),
+                finish_reason: write::finish_reason(&reply.finish),
+                stop_reason: StopReason::from(&reply.finish),
+                guard: guard::found(replies.guard_events(index), show),
+                token_ids: format.return_token_ids.then_some(&reply.tokens[..]),
+                prompt_token_ids: format.return_token_ids.then_some(&prompt.tokens[..]),
+                prompt_logprobs: format.prompt_logprobs.then(|| show.prompt_logprobs(&reply.prompt_logprobs)),
+            }
+        };
+        Self {
+            id: &format.id,
+            object: "text_completion",
+            created: format.created,
+            model: &format.model,
+            choices: full.iter().enumerate().map(choice).collect(),
+            system_fingerprint: (),
+            usage: Usage::from(replies.usage()),
+            sampling_applied: write::applied(&format.applied),
         }
-        write::raw(out, ",\"logprobs\":");
-        if format.logprobs {
-            let mut entries =
-                if format.echo { echoed(&prompt.tokens, &reply.prompt_logprobs) } else { Vec::new() };
-            entries.extend(reply.logprobs.iter().map(Scored::Entry));
-            LogprobArrays::default().write(out, show, &entries);
-        } else {
-            write::raw(out, "null");
-        }
-        out.push(b',');
-        write::finish(out, &reply.finish);
-        guard::events(out, replies.guard_events(index), show);
-        write::ids_or_null(out, "token_ids", format.return_token_ids.then_some(&reply.tokens));
-        write::ids_or_null(out, "prompt_token_ids", format.return_token_ids.then_some(&prompt.tokens));
-        write::raw(out, ",\"prompt_logprobs\":");
-        match format.prompt_logprobs {
-            true => show.prompt_logprobs(out, &reply.prompt_logprobs),
-            false => write::raw(out, "null"),
-        }
-        out.push(b'}');
-    });
-    write::raw(&mut out, ",\"system_fingerprint\":null,");
-    write::usage(&mut out, replies.usage());
-    write::applied(&mut out, &format.applied);
-    out.push(b'}');
-    out
+    }
+}
+
+/// Scores of the reply, behind those of an echoed prompt.
+fn logprobs(format: &Format, show: &TokenText<'_>, prompt: &[u32], reply: &FullReply) -> CompletionLogprobs {
+    let mut positions = if format.echo { echoed(prompt, &reply.prompt_logprobs) } else { Vec::new() };
+    positions.extend(reply.logprobs.iter().map(Position::Scored));
+    LogprobArrays::default().next(show, &positions)
 }
 
 /// `prompt`: a string, a list of strings, a list of token ids, or a list of such lists.

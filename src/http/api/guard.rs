@@ -4,11 +4,11 @@
 //! `repetition_detection` is vLLM's rule. A reply in which the guard found something has `guard: {events: [...]}` in its choice.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::values::{Free, Int, int};
-use super::write::{self, TokenText};
+use super::write::TokenText;
 use super::{ApiError, Limits};
 use crate::generate::GuardChoice;
 use perigee_decoding::guard::{Event, Mode, PatternRule};
@@ -120,36 +120,46 @@ fn rule(fields: PatternFields) -> Result<Option<PatternRule>, ApiError> {
     Ok((max_size > 0).then_some(PatternRule { min_size, max_size, min_count }))
 }
 
-/// Appends `,"guard":{"events":[...],"discarded_tokens":n}`, if there is anything to say.
-pub(super) fn events(out: &mut Vec<u8>, events: &[Event], show: &TokenText<'_>) {
-    if events.is_empty() {
-        return;
-    }
-    write::raw(out, ",\"guard\":{\"events\":");
-    write::list(out, events, |out, event| {
-        let field = |out: &mut Vec<u8>, name: &str, value: u32| {
-            write::raw(out, name);
-            write::number(out, value.into());
-        };
-        write::raw(out, "{\"kind\":\"");
-        write::raw(out, event.kind.name());
-        write::raw(out, "\",\"phase\":\"");
-        write::raw(out, event.phase.name());
-        write::raw(out, "\",\"action\":\"");
-        write::raw(out, event.action.name());
-        field(out, "\",\"period\":", event.period);
-        field(out, ",\"copies\":", event.copies);
-        field(out, ",\"start_token\":", event.start);
-        field(out, ",\"end_token\":", event.end);
-        field(out, ",\"discarded_tokens\":", event.discarded);
-        write::raw(out, ",\"unit_preview\":");
-        let preview: String = show.tokenizer.decode(&event.unit, false).chars().take(PREVIEW_CHARS).collect();
-        write::string(out, &preview);
-        out.push(b'}');
-    });
-    write::raw(out, ",\"discarded_tokens\":");
-    write::number(out, events.iter().map(|event| u64::from(event.discarded)).sum());
-    out.push(b'}');
+/// `guard` of a choice.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Found {
+    events: Vec<FoundEvent>,
+    discarded_tokens: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct FoundEvent {
+    kind: &'static str,
+    phase: &'static str,
+    action: &'static str,
+    period: u32,
+    copies: u32,
+    start_token: u32,
+    end_token: u32,
+    discarded_tokens: u32,
+    unit_preview: String,
+}
+
+/// What the guard found in a reply; `None` for nothing.
+pub(super) fn found(events: &[Event], show: &TokenText<'_>) -> Option<Found> {
+    let preview = |unit: &[u32]| show.tokenizer.decode(unit, false).chars().take(PREVIEW_CHARS).collect();
+    let event = |event: &Event| FoundEvent {
+        kind: event.kind.name(),
+        phase: event.phase.name(),
+        action: event.action.name(),
+        period: event.period,
+        copies: event.copies,
+        start_token: event.start,
+        end_token: event.end,
+        discarded_tokens: event.discarded,
+        unit_preview: preview(&event.unit),
+    };
+    (!events.is_empty()).then(|| Found {
+        events: events.iter().map(event).collect(),
+        discarded_tokens: events.iter().map(|event| u64::from(event.discarded)).sum(),
+    })
 }
 
 #[cfg(test)]

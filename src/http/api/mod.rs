@@ -38,7 +38,7 @@ pub use crate::generate::Share;
 pub use error::ApiError;
 pub use format::Kind;
 pub use models::ModelCard;
-pub use openapi::openapi;
+pub use openapi::{openapi, version};
 pub use params::is_request_id;
 pub use render::{Rendered, render_request};
 pub use routes::{Access, Handler, Method, ROUTES, Route};

@@ -1,6 +1,7 @@
 //! `/v1/models`.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::ApiError;
 
@@ -22,10 +23,15 @@ pub struct ModelCard {
 const MAX_NAME_BYTES: usize = 256;
 
 impl ModelCard {
+    /// The canonical name.
+    pub(super) fn name(&self) -> &str {
+        self.names.first().map_or("", String::as_str)
+    }
+
     /// The name to echo: the client's own if it is one of ours, the canonical one if it gave none.
     pub(super) fn resolve(&self, asked: Option<&str>) -> Result<String, ApiError> {
         match asked {
-            None => Ok(self.names.first().cloned().unwrap_or_default()),
+            None => Ok(self.name().to_owned()),
             Some(name) if self.names.iter().any(|n| n == name) => Ok(name.to_owned()),
             Some(name) if self.accept_any_name && name.len() <= MAX_NAME_BYTES => Ok(name.to_owned()),
             Some(name) => Err(ApiError::unknown_model(name, &self.names)),
@@ -33,28 +39,54 @@ impl ModelCard {
     }
 
     /// The list of all names. `reasons`: whether the model can think before it answers.
-    pub(super) fn list(&self, reasons: bool, sees: bool) -> Value {
-        let data: Vec<Value> = self.names.iter().map(|name| self.entry(name, reasons, sees)).collect();
-        json!({"object": "list", "data": data})
+    pub(super) fn list(&self, reasons: bool, sees: bool) -> ModelList<'_> {
+        let data = self.names.iter().map(|name| self.entry(name, reasons, sees)).collect();
+        ModelList { object: "list", data }
     }
 
     /// One name's entry.
-    pub(super) fn entry(&self, name: &str, reasons: bool, sees: bool) -> Value {
-        json!({
-            "id": name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "perigee",
-            "root": self.names.first(),
-            "parent": null,
-            "max_model_len": self.max_model_len,
-            "context_length": self.max_model_len,
-            "supports_reasoning": reasons,
-            "supports_image_in": sees,
-            "supports_video_in": false,
-            "display_name": name,
-        })
+    pub(super) fn entry<'a>(&'a self, name: &'a str, reasons: bool, sees: bool) -> Model<'a> {
+        Model {
+            id: name,
+            object: "model",
+            created: self.created,
+            owned_by: "perigee",
+            root: self.name(),
+            parent: (),
+            max_model_len: self.max_model_len,
+            context_length: self.max_model_len,
+            supports_reasoning: reasons,
+            supports_image_in: sees,
+            supports_video_in: false,
+            display_name: name,
+        }
     }
+}
+
+/// The answer of `/v1/models`.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ModelList<'a> {
+    #[schemars(extend("const" = "list"))]
+    object: &'a str,
+    data: Vec<Model<'a>>,
+}
+
+/// The answer of `/v1/models/{name}`.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Model<'a> {
+    id: &'a str,
+    #[schemars(extend("const" = "model"))]
+    object: &'a str,
+    created: u64,
+    owned_by: &'a str,
+    root: &'a str,
+    parent: (),
+    max_model_len: usize,
+    context_length: usize,
+    supports_reasoning: bool,
+    supports_image_in: bool,
+    supports_video_in: bool,
+    display_name: &'a str,
 }
 
 #[cfg(test)]

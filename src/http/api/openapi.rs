@@ -2,27 +2,43 @@
 //!
 //! The types that read a body describe it, and the table of routes describes the rest (`routes.rs`).
 
-mod answers;
-
 use std::sync::OnceLock;
 
-use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::anthropic::MessagesRequest;
-use super::chat::ChatRequest;
-use super::completions::CompletionRequest;
+use super::anthropic::{CountTokensAnswer, MessagesAnswer, MessagesRequest};
+use super::chat::{ChatAnswer, ChatRequest};
+use super::completions::{CompletionAnswer, CompletionRequest};
 use super::error::{ErrorBody, MessagesError};
+use super::fleet::{Loads, ModelInfo, ServerInfo};
 use super::json::Fields;
-use super::responses::ResponsesRequest;
+use super::models::ModelList;
+use super::render::RenderAnswer;
+use super::responses::{ResponsesAnswer, ResponsesRequest};
 use super::routes::{Body, Content, Handler, Heading, Method, ROUTES, Route};
-use super::tokenize::{DetokenizeBody, TokenizeBody};
+use super::tokenize::{DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, TokenizeBody, TokenizerInfo};
+use super::write;
 
 /// The document, as it is served.
 pub fn openapi() -> &'static [u8] {
     static DOCUMENT: OnceLock<Vec<u8>> = OnceLock::new();
     DOCUMENT.get_or_init(|| document().to_string().into_bytes())
+}
+
+/// The answer of `/version`.
+#[derive(Serialize, JsonSchema)]
+struct Version {
+    version: &'static str,
+    name: &'static str,
+}
+
+/// `/version`.
+pub fn version() -> Vec<u8> {
+    write::document(&Version { version: env!("CARGO_PKG_VERSION"), name: "perigee" })
 }
 
 fn document() -> Value {
@@ -158,13 +174,22 @@ fn schemas() -> Value {
     schemas["RenderCompletionRequest"] = prompt_alone(&schemas["CompletionRequest"], &["prompt"]);
     schemas["RenderResponsesRequest"] = prompt_alone(&schemas["ResponsesRequest"], &["input"]);
     schemas["RenderMessagesRequest"] = prompt_alone(&schemas["MessagesRequest"], &["messages", "max_tokens"]);
-    let mut errors = settings.for_serialize().into_generator();
-    errors.subschema_for::<(ErrorBody<'_>, MessagesError<'_>)>();
-    let types = generator.take_definitions(false).into_iter().chain(errors.take_definitions(false));
-    let written = answers::schemas().into_iter().map(|(name, schema)| (name.to_owned(), schema));
-    for (name, schema) in types.chain(written) {
+    // The width of a machine word tells a reader nothing.
+    let without_widths = RecursiveTransform(|schema: &mut Schema| drop(schema.remove("format")));
+    let mut answers = settings.for_serialize().with_transform(without_widths).into_generator();
+    answers.subschema_for::<(ErrorBody<'_>, MessagesError<'_>, Version)>();
+    answers
+        .subschema_for::<(ChatAnswer<'_>, CompletionAnswer<'_>, ResponsesAnswer<'_>, MessagesAnswer<'_>)>();
+    answers.subschema_for::<(CountTokensAnswer, RenderAnswer<'_>, TokenizeAnswer<'_>, DetokenizeAnswer)>();
+    answers.subschema_for::<(TokenizerInfo, ModelList<'_>, ServerInfo<'_>, ModelInfo<'_>, Loads)>();
+    for (name, schema) in generator.take_definitions(false).into_iter().chain(answers.take_definitions(true))
+    {
         schemas[name] = schema;
     }
+    schemas["RenderList"] = json!({"type": "array", "items": reference("RenderAnswer")});
+    // The routes of probes have more members, each its own.
+    schemas["Health"] =
+        json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}});
     schemas
 }
 

@@ -1,5 +1,8 @@
 //! What a request becomes before the model sees it: the routes that end in `/render`, and `perigee render`.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::format::Kind;
 use super::write;
 use super::{ApiError, Limits, UnknownFields, chat};
@@ -8,38 +11,36 @@ use crate::generate::{EncodedPrompt, ModelText, ReasoningField, ReasoningSwitch,
 /// A chat request's prompt.
 pub type Rendered = EncodedPrompt;
 
-/// The answer of a `/render` route: an object for a conversation, a list with an object per prompt for texts. The ids have two names: vLLM's,
-/// which routers that look for cached prefixes read, and the one that replies have for them.
-pub(super) fn rendered(kind: Kind, prompts: &[EncodedPrompt], model: &str, max_model_len: usize) -> Vec<u8> {
-    let size: usize = prompts.iter().map(|prompt| 128 + prompt.text.len() + prompt.tokens.len() * 14).sum();
-    let mut out = Vec::with_capacity(size);
-    match prompts {
-        [prompt] if kind != Kind::Completion => {
-            one(&mut out, "chat.completion.prompt", prompt, model, max_model_len);
-        }
-        _ => write::list(&mut out, prompts, |out, prompt| {
-            one(out, "text_completion.prompt", prompt, model, max_model_len);
-        }),
-    }
-    out
+/// The answer of a `/render` route for a conversation. The ids have two names: vLLM's, which routers that look for cached prefixes read,
+/// and the one that replies have for them.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RenderAnswer<'a> {
+    object: &'a str,
+    model: &'a str,
+    prompt: &'a str,
+    count: usize,
+    max_model_len: usize,
+    token_ids: &'a [u32],
+    prompt_token_ids: &'a [u32],
 }
 
-fn one(out: &mut Vec<u8>, object: &str, prompt: &EncodedPrompt, model: &str, max_model_len: usize) {
-    write::raw(out, "{\"object\":");
-    write::string(out, object);
-    write::raw(out, ",\"model\":");
-    write::string(out, model);
-    write::raw(out, ",\"prompt\":");
-    write::string(out, &prompt.text);
-    write::raw(out, ",\"count\":");
-    write::number(out, prompt.tokens.len() as u64);
-    write::raw(out, ",\"max_model_len\":");
-    write::number(out, max_model_len as u64);
-    for name in [",\"token_ids\":", ",\"prompt_token_ids\":"] {
-        write::raw(out, name);
-        write::token_ids(out, &prompt.tokens);
+/// The answer of a `/render` route: an object for a conversation, a list with an object per prompt for texts.
+pub(super) fn rendered(kind: Kind, prompts: &[EncodedPrompt], model: &str, max_model_len: usize) -> Vec<u8> {
+    let is_text = kind == Kind::Completion;
+    let answers = prompts.iter().map(|EncodedPrompt { text, tokens, .. }| RenderAnswer {
+        object: if is_text { "text_completion.prompt" } else { "chat.completion.prompt" },
+        model,
+        prompt: text,
+        count: tokens.len(),
+        max_model_len,
+        token_ids: tokens,
+        prompt_token_ids: tokens,
+    });
+    let answers: Vec<RenderAnswer<'_>> = answers.collect();
+    match &answers[..] {
+        [answer] if !is_text => write::document(answer),
+        answers => write::document(answers),
     }
-    out.push(b'}');
 }
 
 /// Renders the body of a chat request without a server. The request is checked as the server would.

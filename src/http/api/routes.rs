@@ -214,11 +214,11 @@ pub static ROUTES: [Route; 30] = [
     get("/server_info", Access::Model, Handler::ServerInfo)
         .also(&["/get_server_info"])
         .about(Heading::Operations, "Facts of the server, for routers; in SGLang's words.")
-        .gives(Content::Json("Facts")),
+        .gives(Content::Json("ServerInfo")),
     get("/model_info", Access::Model, Handler::ModelInfo)
         .also(&["/get_model_info"])
         .about(Heading::Operations, "Facts of the model, for routers; in SGLang's words.")
-        .gives(Content::Json("Facts")),
+        .gives(Content::Json("ModelInfo")),
     get("/v1/loads", Access::Model, Handler::Loads)
         .about(Heading::Operations, "The load at this moment, for routers; in SGLang's words.")
         .gives(Content::Json("Loads")),
@@ -230,7 +230,7 @@ pub static ROUTES: [Route; 30] = [
             Heading::Operations,
             "Reads the settings anew; says what changed, and what waits for the next start.",
         )
-        .gives(Content::Json("Facts")),
+        .gives(Content::Object),
     get("/admin/flight-recorder", Access::Admin, Handler::FlightRecorder)
         .about(Heading::Operations, "The last steps and requests, without their text.")
         .gives(Content::Object),

@@ -4,14 +4,20 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::anthropic::{CountTokensAnswer, MessagesAnswer};
 use super::call::Call;
+use super::chat::ChatAnswer;
+use super::completions::CompletionAnswer;
+use super::fleet::{Loads, ModelInfo, ServerInfo};
 use super::format::Kind;
 use super::render::rendered;
+use super::responses::ResponsesAnswer;
 use super::summary::Summary;
+use super::tokenize::{DetokenizeAnswer, TokenizeAnswer, TokenizerInfo};
 use super::unknown::Unknown;
 use super::write::{self, TokenText};
 use super::{
-    ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, fleet, responses,
+    ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, responses,
     tokenize,
 };
 use crate::generate::{EncodedPrompt, Generator, Prompt, Replies, SamplingDefaults, Share};
@@ -95,7 +101,7 @@ impl Api {
         let (prompts, _) = self.prompts(body, summary, anthropic::read_to_count).await?;
         let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         summary.usage.prompt_tokens = count;
-        Ok(Answer::Json(serde_json::json!({"input_tokens": count}).to_string().into_bytes()))
+        Ok(Answer::Json(write::document(&CountTokensAnswer { input_tokens: count })))
     }
 
     /// A route that generates. `request_id` is used for the answer's id unless the body names one.
@@ -150,10 +156,10 @@ impl Api {
         let replies = &awaited.replies;
         let show = TokenText { tokenizer: &tokenizer, as_ids: format.tokens_as_ids };
         let body = match format.kind {
-            Kind::Chat => chat::whole(&format, &show, replies, &full),
-            Kind::Completion => completions::whole(&format, &show, replies, &full),
-            Kind::Messages => anthropic::whole(&format, replies, &full),
-            Kind::Responses => responses::whole(&format, &show, replies.usage(), &full),
+            Kind::Chat => write::document(&ChatAnswer::of(&format, &show, replies, &full)),
+            Kind::Completion => write::document(&CompletionAnswer::of(&format, &show, replies, &full)),
+            Kind::Messages => write::document(&MessagesAnswer::of(&format, replies, &full)),
+            Kind::Responses => write::document(&ResponsesAnswer::of(&format, &show, replies.usage(), &full)),
         };
         let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
         awaited.summary.finish = full.last().map_or("", |r| write::finish_reason(&r.finish));
@@ -163,13 +169,13 @@ impl Api {
 
     /// `/v1/models`.
     pub fn models(&self) -> Vec<u8> {
-        self.card.list(self.reasons(), self.generator.sees()).to_string().into_bytes()
+        write::document(&self.card.list(self.reasons(), self.generator.sees()))
     }
 
     /// `/v1/models/NAME`.
     pub fn model(&self, name: &str) -> Result<Vec<u8>, ApiError> {
         let name = self.card.resolve(Some(name))?;
-        Ok(self.card.entry(&name, self.reasons(), self.generator.sees()).to_string().into_bytes())
+        Ok(write::document(&self.card.entry(&name, self.reasons(), self.generator.sees())))
     }
 
     /// `/tokenize`.
@@ -187,8 +193,13 @@ impl Api {
         let generator = self.generator.clone();
         let bytes = tokens.len() * (ID_BYTES + if call.token_strs { TOKEN_TEXT_BYTES } else { 0 });
         off_thread(bytes, move || {
-            let max_model_len = generator.facts().max_model_len;
-            tokenize::tokenized(generator.tokenizer(), &tokens, max_model_len, call.token_strs)
+            let show = TokenText { tokenizer: generator.tokenizer(), as_ids: false };
+            write::document(&TokenizeAnswer {
+                count: tokens.len(),
+                max_model_len: generator.facts().max_model_len,
+                tokens: &tokens,
+                token_strs: call.token_strs.then(|| tokens.iter().map(|&id| show.text(id)).collect()),
+            })
         })
         .await
         .map(Answer::Json)
@@ -238,13 +249,13 @@ impl Api {
 
     /// `/server_info`.
     pub fn server_info(&self) -> Vec<u8> {
-        fleet::server_info(&self.card, self.generator.facts()).to_string().into_bytes()
+        write::document(&ServerInfo::of(&self.card, self.generator.facts()))
     }
 
     /// `/model_info`.
     pub fn model_info(&self) -> Vec<u8> {
         let (facts, sees) = (self.generator.facts(), self.generator.sees());
-        fleet::model_info(&self.card, facts, self.reasons(), sees).to_string().into_bytes()
+        write::document(&ModelInfo::of(&self.card, facts, self.reasons(), sees))
     }
 
     /// The engine's load at this moment, for the metrics.
@@ -262,7 +273,7 @@ impl Api {
 
     /// `/v1/loads`.
     pub fn loads(&self) -> Vec<u8> {
-        fleet::loads(self.generator.facts(), &self.generator.snapshot()).to_string().into_bytes()
+        write::document(&Loads::of(self.generator.facts(), &self.generator.snapshot()))
     }
 
     /// `/detokenize`.
@@ -274,14 +285,14 @@ impl Api {
         self.card.resolve(call.model.as_deref())?;
         let text = self.generator.detokenize(call.ids).await?;
         let text_bytes = text.len();
-        let write = move || serde_json::json!({"prompt": text}).to_string().into_bytes();
+        let write = move || write::document(&DetokenizeAnswer { prompt: text });
         off_thread(text_bytes, write).await.map(Answer::Json)
     }
 
     /// `/tokenizer_info`.
     pub fn tokenizer_info(&self) -> Vec<u8> {
         let facts = self.generator.facts();
-        tokenize::info(self.generator.tokenizer(), facts.max_model_len).to_string().into_bytes()
+        write::document(&TokenizerInfo::of(self.generator.tokenizer(), facts.max_model_len))
     }
 
     /// Counts unknown names, logs the new ones, and gives them as the answer's header has them.

@@ -1,15 +1,13 @@
 //! `/tokenize`, `/detokenize` and `/tokenizer_info`: the vocabulary over HTTP.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::json;
 use super::messages::{self, Messages};
 use super::params::token_id;
 use super::unknown::Unknown;
 use super::values::{Free, Idle, Int, List, TokenId};
-use super::write::{self, TokenText};
 use super::{ApiError, Limits};
 use super::{reasoning, tools};
 use crate::generate::Prompt;
@@ -93,24 +91,19 @@ pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall
     Ok(TokenizeCall { model: body.model, prompt, token_strs, unknown })
 }
 
-/// The answer to `/tokenize`.
-pub(super) fn tokenized(tokenizer: &Tokenizer, tokens: &[u32], max_model_len: usize, strs: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 + tokens.len() * 7);
-    write::raw(&mut out, "{\"count\":");
-    write::number(&mut out, tokens.len() as u64);
-    write::raw(&mut out, ",\"max_model_len\":");
-    write::number(&mut out, max_model_len as u64);
-    write::raw(&mut out, ",\"tokens\":");
-    write::token_ids(&mut out, tokens);
-    write::raw(&mut out, ",\"token_strs\":");
-    if strs {
-        let show = TokenText { tokenizer, as_ids: false };
-        write::list(&mut out, tokens, |out, &id| write::string(out, &show.text(id)));
-    } else {
-        write::raw(&mut out, "null");
-    }
-    out.push(b'}');
-    out
+/// The answer of `/tokenize`.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct TokenizeAnswer<'a> {
+    pub(super) count: usize,
+    pub(super) max_model_len: usize,
+    pub(super) tokens: &'a [u32],
+    pub(super) token_strs: Option<Vec<String>>,
+}
+
+/// The answer of `/detokenize`.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct DetokenizeAnswer {
+    pub(super) prompt: String,
 }
 
 /// A checked `/detokenize`.
@@ -129,25 +122,41 @@ pub(super) fn read_detokenize(body: &[u8], limits: &Limits) -> Result<Detokenize
     Ok(DetokenizeCall { model: body.model, ids: ids?, unknown })
 }
 
-/// The answer to `/tokenizer_info`: what evaluation harnesses read before they trust a remote tokenizer.
-pub(super) fn info(tokenizer: &Tokenizer, max_model_len: usize) -> Value {
-    use perigee_text::markers;
-    let named = |name: &str| tokenizer.special_id(name).map(|_| name.to_owned());
-    let eos = tokenizer
-        .eos_token()
-        .and_then(|id| tokenizer.token_bytes(id))
-        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-        .or_else(|| named(markers::EOS));
-    json!({
-        "tokenizer_class": "TikTokenTokenizer",
-        "vocab_size": tokenizer.vocab_size(),
-        "model_max_length": max_model_len,
-        "bos_token": named(markers::BOS),
-        "eos_token": eos,
-        "pad_token": named(markers::PAD),
-        "unk_token": named(markers::UNK),
-        "add_bos_token": false,
-        "clean_up_tokenization_spaces": false,
-        "chat_template": null,
-    })
+/// The answer of `/tokenizer_info`: what evaluation harnesses read before they trust a remote tokenizer.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct TokenizerInfo {
+    tokenizer_class: &'static str,
+    vocab_size: usize,
+    model_max_length: usize,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    pad_token: Option<String>,
+    unk_token: Option<String>,
+    add_bos_token: bool,
+    clean_up_tokenization_spaces: bool,
+    chat_template: (),
+}
+
+impl TokenizerInfo {
+    pub(super) fn of(tokenizer: &Tokenizer, max_model_len: usize) -> Self {
+        use perigee_text::markers;
+        let named = |name: &str| tokenizer.special_id(name).map(|_| name.to_owned());
+        let eos = tokenizer
+            .eos_token()
+            .and_then(|id| tokenizer.token_bytes(id))
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+            .or_else(|| named(markers::EOS));
+        Self {
+            tokenizer_class: "TikTokenTokenizer",
+            vocab_size: tokenizer.vocab_size(),
+            model_max_length: max_model_len,
+            bos_token: named(markers::BOS),
+            eos_token: eos,
+            pad_token: named(markers::PAD),
+            unk_token: named(markers::UNK),
+            add_bos_token: false,
+            clean_up_tokenization_spaces: false,
+            chat_template: (),
+        }
+    }
 }

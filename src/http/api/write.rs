@@ -1,18 +1,36 @@
-//! Answers as JSON, written by hand: the parts that never change are constants, so that a streamed token costs a copy and an
-//! escape, and a logprob is formatted in one place (clients compare the same number in two places for equality).
+//! Parts of answers that several routes have, and how they become JSON.
+//!
+//! Whole answers are types, which the OpenAPI document describes. The chunks of a stream are written around these parts by hand: what
+//! never changes in them is constant, so that a streamed token costs a copy and an escape.
 
 use std::collections::HashMap;
 use std::io::Write;
 
-use crate::generate::{Applied, Finish, ReasoningField, TokenLogprobs, Usage};
+use schemars::{JsonSchema, Schema, json_schema};
+use serde::{Serialize, Serializer};
+
+use super::values::inline_schema;
+use crate::generate::{self, Finish, ReasoningField, TokenLogprobs};
 use perigee_text::Tokenizer;
 
 /// JSON has no infinities: what is below every logit is written as this.
 const LOWEST_LOGPROB: f32 = -9999.0;
 
+/// A whole answer.
+pub(super) fn document(answer: &(impl Serialize + ?Sized)) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    json(&mut out, answer);
+    out
+}
+
+/// Appends a value.
+pub(super) fn json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    serde_json::to_writer(out, value).expect("writing to memory");
+}
+
 /// Appends a JSON string.
 pub(super) fn string(out: &mut Vec<u8>, text: &str) {
-    serde_json::to_writer(out, text).expect("writing to memory");
+    json(out, text);
 }
 
 /// Appends constant or already valid JSON.
@@ -25,75 +43,91 @@ pub(super) fn number(out: &mut Vec<u8>, value: u64) {
     write!(out, "{value}").expect("writing to memory");
 }
 
-/// Appends a logprob: the shortest decimal that reads back as the same f32.
-pub(super) fn logprob(out: &mut Vec<u8>, value: f32) {
-    let value = if value.is_finite() { value.max(LOWEST_LOGPROB) } else { LOWEST_LOGPROB };
-    serde_json::to_writer(out, &value).expect("writing to memory");
+/// Appends `,"NAME":VALUE`.
+pub(super) fn member(out: &mut Vec<u8>, name: &str, value: &(impl Serialize + ?Sized)) {
+    raw(out, ",\"");
+    raw(out, name);
+    raw(out, "\":");
+    json(out, value);
 }
 
-/// Appends `[a,b,...]` with each item written by `write`.
-pub(super) fn list<T>(
-    out: &mut Vec<u8>,
-    items: impl IntoIterator<Item = T>,
-    mut write: impl FnMut(&mut Vec<u8>, T),
-) {
-    out.push(b'[');
-    for (i, item) in items.into_iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
+/// An object of pairs, in their order.
+#[derive(Debug)]
+pub(super) struct Pairs<K, V>(pub(super) Vec<(K, V)>);
+
+impl<K: Serialize, V: Serialize> Serialize for Pairs<K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+inline_schema!(Pairs<K, V> where [K, V: JsonSchema], generator => json_schema!(
+    {"type": "object", "additionalProperties": generator.subschema_for::<V>()}
+));
+
+/// `usage` of chat and text completions.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptTokens,
+    completion_tokens_details: CompletionTokens,
+    cached_tokens: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct PromptTokens {
+    cached_tokens: usize,
+    image_tokens: usize,
+}
+
+/// The counts of drafted tokens are there only if there were any.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CompletionTokens {
+    reasoning_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted_prediction_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rejected_prediction_tokens: Option<usize>,
+}
+
+impl From<generate::Usage> for Usage {
+    fn from(usage: generate::Usage) -> Self {
+        let generate::Usage {
+            prompt_tokens, completion_tokens, cached_tokens, image_tokens, drafted, ..
+        } = usage;
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptTokens { cached_tokens, image_tokens },
+            completion_tokens_details: CompletionTokens {
+                reasoning_tokens: usage.reasoning_tokens,
+                accepted_prediction_tokens: drafted.map(|(accepted, _)| accepted),
+                rejected_prediction_tokens: drafted.map(|(_, rejected)| rejected),
+            },
+            cached_tokens,
         }
-        write(out, item);
     }
-    out.push(b']');
 }
 
-/// Appends token ids.
-pub(super) fn token_ids(out: &mut Vec<u8>, ids: &[u32]) {
-    list(out, ids, |out, &id| number(out, id.into()));
+/// `sampling_applied`: by field, what is used in place of what was asked for; `None` where nothing is.
+pub(super) type Applied = Option<Pairs<&'static str, Change>>;
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Change {
+    asked: f64,
+    applied: f64,
 }
 
-/// Appends `"usage":{...}`.
-pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
-    let Usage {
-        prompt_tokens,
-        image_tokens,
-        completion_tokens,
-        cached_tokens,
-        reasoning_tokens,
-        drafted,
-        ..
-    } = usage;
-    let total = prompt_tokens + completion_tokens;
-    write!(
-        out,
-        "\"usage\":{{\"prompt_tokens\":{prompt_tokens},\"completion_tokens\":{completion_tokens},\
-         \"total_tokens\":{total},\"prompt_tokens_details\":{{\"cached_tokens\":{cached_tokens},\"image_tokens\":{image_tokens}}},\
-         \"completion_tokens_details\":{{\"reasoning_tokens\":{reasoning_tokens}"
-    )
-    .expect("writing to memory");
-    if let Some((accepted, rejected)) = drafted {
-        write!(out, ",\"accepted_prediction_tokens\":{accepted},\"rejected_prediction_tokens\":{rejected}")
-            .expect("writing to memory");
-    }
-    write!(out, "}},\"cached_tokens\":{cached_tokens}}}").expect("writing to memory");
-}
-
-/// Appends `,"sampling_applied":{FIELD:VALUE,...}`: what is used in place of what was asked for, if anything.
-pub(super) fn applied(out: &mut Vec<u8>, applied: &[Applied]) {
-    if applied.is_empty() {
-        return;
-    }
-    raw(out, ",\"sampling_applied\":{");
-    for (at, change) in applied.iter().enumerate() {
-        raw(out, if at > 0 { ",\"" } else { "\"" });
-        raw(out, change.field);
-        raw(out, "\":{\"asked\":");
-        serde_json::to_writer(&mut *out, &change.asked).expect("writing to memory");
-        raw(out, ",\"applied\":");
-        serde_json::to_writer(&mut *out, &change.applied).expect("writing to memory");
-        out.push(b'}');
-    }
-    out.push(b'}');
+pub(super) fn applied(applied: &[generate::Applied]) -> Applied {
+    let change = |c: &generate::Applied| (c.field, Change { asked: c.asked, applied: c.applied });
+    (!applied.is_empty()).then(|| Pairs(applied.iter().map(change).collect()))
 }
 
 /// The public name of an ending.
@@ -107,59 +141,101 @@ pub(super) fn finish_reason(finish: &Finish) -> &'static str {
     }
 }
 
+/// Adds the public names of endings to a schema.
+pub(super) fn finish_reasons(schema: &mut Schema) {
+    schema.insert("enum".to_owned(), ["stop", "length", "tool_calls", "repetition"][..].into());
+}
+
+/// `stop_reason`.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub(super) enum StopReason<'a> {
+    Text(&'a str),
+    Token(u32),
+    None,
+}
+
+impl<'a> From<&'a Finish> for StopReason<'a> {
+    fn from(finish: &'a Finish) -> Self {
+        match finish {
+            Finish::StopString(text) => Self::Text(text),
+            Finish::StopToken(id) => Self::Token(*id),
+            Finish::EndOfTurn | Finish::ToolCalls | Finish::Length => Self::None,
+            Finish::Repetition { .. } => Self::Text("repetition_detected"),
+        }
+    }
+}
+
 /// Appends `"finish_reason":...,"stop_reason":...`.
 pub(super) fn finish(out: &mut Vec<u8>, finish: &Finish) {
-    raw(out, "\"finish_reason\":\"");
-    raw(out, finish_reason(finish));
-    raw(out, "\",\"stop_reason\":");
-    match finish {
-        Finish::StopString(text) => string(out, text),
-        Finish::StopToken(id) => number(out, u64::from(*id)),
-        Finish::EndOfTurn | Finish::ToolCalls | Finish::Length => raw(out, "null"),
-        Finish::Repetition { .. } => raw(out, "\"repetition_detected\""),
-    }
+    raw(out, "\"finish_reason\":");
+    string(out, finish_reason(finish));
+    member(out, "stop_reason", &StopReason::from(finish));
 }
 
 /// Appends reasoning under its names: `"reasoning_content":...,"reasoning":...`.
 pub(super) fn reasoning(out: &mut Vec<u8>, field: ReasoningField, text: &str) {
     let names: &[&str] = match field {
-        ReasoningField::Both => &["reasoning_content", "reasoning"],
-        ReasoningField::ReasoningContent => &["reasoning_content"],
-        ReasoningField::Reasoning => &["reasoning"],
+        ReasoningField::Both => &["\"reasoning_content\":", ",\"reasoning\":"],
+        ReasoningField::ReasoningContent => &["\"reasoning_content\":"],
+        ReasoningField::Reasoning => &["\"reasoning\":"],
     };
-    for (i, name) in names.iter().enumerate() {
-        raw(out, if i > 0 { ",\"" } else { "\"" });
+    for name in names {
         raw(out, name);
-        raw(out, "\":");
         string(out, text);
     }
 }
 
-/// Appends both names of reasoning: null under those that do not have it.
-pub(super) fn reasoning_or_null(out: &mut Vec<u8>, given: Option<(ReasoningField, &str)>) {
-    use ReasoningField::{Both, Reasoning, ReasoningContent};
-    for (i, (name, other)) in
-        [("reasoning_content", Reasoning), ("reasoning", ReasoningContent)].iter().enumerate()
-    {
-        raw(out, if i > 0 { ",\"" } else { "\"" });
-        raw(out, name);
-        raw(out, "\":");
-        match given {
-            Some((field, text)) if field == Both || field != *other => string(out, text),
-            _ => raw(out, "null"),
-        }
+/// A logprob: the shortest decimal that reads back as the same f32. Clients compare the number in two places for equality.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Logprob(f32);
+
+impl Serialize for Logprob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(value) = *self;
+        serializer.serialize_f32(if value.is_finite() { value.max(LOWEST_LOGPROB) } else { LOWEST_LOGPROB })
     }
 }
 
-/// Appends `,"NAME":[...]`, or null where the ids were not asked for.
-pub(super) fn ids_or_null(out: &mut Vec<u8>, name: &str, ids: Option<&[u32]>) {
-    raw(out, ",\"");
-    raw(out, name);
-    raw(out, "\":");
-    match ids {
-        Some(ids) => token_ids(out, ids),
-        None => raw(out, "null"),
-    }
+inline_schema!(Logprob, _generator => json_schema!({"type": "number"}));
+
+/// `logprobs` of a choice of chat.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct ChatLogprobs<'a> {
+    content: Vec<Scored<'a>>,
+    refusal: (),
+}
+
+/// A token's entry, which the Responses API has too.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Scored<'a> {
+    token: String,
+    logprob: Logprob,
+    bytes: &'a [u8],
+    top_logprobs: Vec<Alternative<'a>>,
+}
+
+/// One of the most likely tokens.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Alternative<'a> {
+    token: String,
+    logprob: Logprob,
+    bytes: &'a [u8],
+}
+
+/// `prompt_logprobs`: null for the first token, then a token's scores by id.
+pub(super) type PromptLogprobs = Vec<Option<Pairs<u32, PromptScore>>>;
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct PromptScore {
+    logprob: Logprob,
+    rank: u32,
+    decoded_token: String,
 }
 
 /// Shows single tokens.
@@ -170,95 +246,91 @@ pub(super) struct TokenText<'a> {
     pub(super) as_ids: bool,
 }
 
-impl TokenText<'_> {
+impl<'a> TokenText<'a> {
     /// A token's text; bytes that are no UTF-8 on their own become U+FFFD.
     pub(super) fn text(&self, id: u32) -> String {
         if self.as_ids {
             return format!("token_id:{id}");
         }
-        String::from_utf8_lossy(self.tokenizer.token_bytes(id).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(self.bytes(id)).into_owned()
     }
 
-    /// Appends chat's `{"content":[...],"refusal":null}`.
-    pub(super) fn chat_logprobs(&self, out: &mut Vec<u8>, entries: &[TokenLogprobs]) {
-        raw(out, "{\"content\":");
-        list(out, entries, |out, entry| self.scored(out, entry));
-        raw(out, ",\"refusal\":null}");
+    fn bytes(&self, id: u32) -> &'a [u8] {
+        self.tokenizer.token_bytes(id).unwrap_or_default()
     }
 
-    /// One token's entry, as the Responses API has it too.
-    pub(super) fn score(&self, entry: &TokenLogprobs) -> serde_json::Value {
-        let mut out = Vec::new();
-        self.scored(&mut out, entry);
-        serde_json::from_slice(&out).unwrap_or_default()
+    pub(super) fn chat_logprobs(&self, entries: &[TokenLogprobs]) -> ChatLogprobs<'a> {
+        ChatLogprobs { content: entries.iter().map(|entry| self.scored(entry)).collect(), refusal: () }
     }
 
-    fn scored(&self, out: &mut Vec<u8>, entry: &TokenLogprobs) {
-        out.push(b'{');
-        self.chat_entry(out, entry.token, entry.logprob);
-        raw(out, ",\"top_logprobs\":");
-        list(out, &entry.top, |out, &(id, value)| {
-            out.push(b'{');
-            self.chat_entry(out, id, value);
-            out.push(b'}');
-        });
-        out.push(b'}');
-    }
-
-    fn chat_entry(&self, out: &mut Vec<u8>, id: u32, value: f32) {
-        raw(out, "\"token\":");
-        string(out, &self.text(id));
-        raw(out, ",\"logprob\":");
-        logprob(out, value);
-        raw(out, ",\"bytes\":");
-        list(out, self.tokenizer.token_bytes(id).unwrap_or_default(), |out, &b| number(out, b.into()));
-    }
-
-    /// Appends `prompt_logprobs`: null for the first token, then `{id: {logprob, rank, decoded_token}}` per position.
-    pub(super) fn prompt_logprobs(&self, out: &mut Vec<u8>, entries: &[TokenLogprobs]) {
-        raw(out, "[null");
-        for entry in entries {
-            raw(out, ",{");
-            self.prompt_entry(out, entry.token, entry.logprob, entry.rank);
-            for (i, &(id, value)) in entry.top.iter().enumerate() {
-                if id != entry.token {
-                    out.push(b',');
-                    self.prompt_entry(out, id, value, i as u32 + 1);
-                }
-            }
-            out.push(b'}');
+    pub(super) fn scored(&self, entry: &TokenLogprobs) -> Scored<'a> {
+        let alternative = |&(id, value): &(u32, f32)| Alternative {
+            token: self.text(id),
+            logprob: Logprob(value),
+            bytes: self.bytes(id),
+        };
+        Scored {
+            token: self.text(entry.token),
+            logprob: Logprob(entry.logprob),
+            bytes: self.bytes(entry.token),
+            top_logprobs: entry.top.iter().map(alternative).collect(),
         }
-        out.push(b']');
     }
 
-    fn prompt_entry(&self, out: &mut Vec<u8>, id: u32, value: f32, rank: u32) {
-        write!(out, "\"{id}\":{{\"logprob\":").expect("writing to memory");
-        logprob(out, value);
-        write!(out, ",\"rank\":{rank},\"decoded_token\":").expect("writing to memory");
-        string(out, &self.text(id));
-        out.push(b'}');
+    pub(super) fn prompt_logprobs(&self, entries: &[TokenLogprobs]) -> PromptLogprobs {
+        let score = |id: u32, value: f32, rank: u32| {
+            (id, PromptScore { logprob: Logprob(value), rank, decoded_token: self.text(id) })
+        };
+        let scores = |entry: &TokenLogprobs| {
+            let ranked = entry.top.iter().zip(1..).filter(|((id, _), _)| *id != entry.token);
+            let others = ranked.map(|(&(id, value), rank)| score(id, value, rank));
+            Some(Pairs([score(entry.token, entry.logprob, entry.rank)].into_iter().chain(others).collect()))
+        };
+        [None].into_iter().chain(entries.iter().map(scores)).collect()
     }
 }
 
 /// One position in the parallel arrays of text completions.
-pub(super) enum Scored<'a> {
+pub(super) enum Position<'a> {
     /// The first token of an echoed prompt: nothing comes before it, so it has no logprob.
     Unscored(u32),
     /// Any other token.
-    Entry(&'a TokenLogprobs),
+    Scored(&'a TokenLogprobs),
+}
+
+impl<'a> Position<'a> {
+    fn token(&self) -> u32 {
+        match self {
+            Self::Unscored(id) => *id,
+            Self::Scored(entry) => entry.token,
+        }
+    }
+
+    fn entry(&self) -> Option<&'a TokenLogprobs> {
+        match self {
+            Self::Unscored(_) => None,
+            Self::Scored(entry) => Some(entry),
+        }
+    }
 }
 
 /// The scores of an echoed prompt: its first token has none.
-pub(super) fn echoed<'a>(prompt: &[u32], logprobs: &'a [TokenLogprobs]) -> Vec<Scored<'a>> {
-    prompt
-        .first()
-        .map(|&id| Scored::Unscored(id))
-        .into_iter()
-        .chain(logprobs.iter().map(Scored::Entry))
-        .collect()
+pub(super) fn echoed<'a>(prompt: &[u32], logprobs: &'a [TokenLogprobs]) -> Vec<Position<'a>> {
+    let first = prompt.first().map(|&id| Position::Unscored(id));
+    first.into_iter().chain(logprobs.iter().map(Position::Scored)).collect()
 }
 
-/// Writes the parallel arrays of text completions; keeps the offset between the chunks of a stream.
+/// The parallel arrays of text completions.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<Logprob>>,
+    top_logprobs: Vec<Option<Pairs<String, Logprob>>>,
+    text_offset: Vec<usize>,
+}
+
+/// Makes the parallel arrays; keeps the offset between the chunks of a stream.
 #[derive(Debug, Default, Clone)]
 pub(super) struct LogprobArrays {
     /// Characters that have begun in the tokens so far.
@@ -266,62 +338,43 @@ pub(super) struct LogprobArrays {
 }
 
 impl LogprobArrays {
-    /// Appends `{"tokens":[...],"token_logprobs":[...],"top_logprobs":[...],"text_offset":[...]}`.
-    pub(super) fn write(&mut self, out: &mut Vec<u8>, show: &TokenText<'_>, entries: &[Scored<'_>]) {
-        let id = |entry: &Scored<'_>| match entry {
-            Scored::Unscored(id) => *id,
-            Scored::Entry(e) => e.token,
-        };
-        raw(out, "{\"tokens\":");
-        list(out, entries, |out, e| string(out, &show.text(id(e))));
-        raw(out, ",\"token_logprobs\":");
-        list(out, entries, |out, e| match e {
-            Scored::Unscored(_) => raw(out, "null"),
-            Scored::Entry(e) => logprob(out, e.logprob),
-        });
-        raw(out, ",\"top_logprobs\":");
-        list(out, entries, |out, e| match e {
-            Scored::Unscored(_) => raw(out, "null"),
-            Scored::Entry(e) => top_map(out, show, e),
-        });
-        raw(out, ",\"text_offset\":");
-        list(out, entries, |out, e| {
-            number(out, self.offset as u64);
-            let bytes = show.tokenizer.token_bytes(id(e)).unwrap_or_default();
-            // A character may lie in several tokens: bytes that continue one begin none (RFC 3629, section 3).
-            self.offset += bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
-        });
-        out.push(b'}');
+    pub(super) fn next(&mut self, show: &TokenText<'_>, positions: &[Position<'_>]) -> CompletionLogprobs {
+        let logprob = |entry: &TokenLogprobs| Logprob(entry.logprob);
+        CompletionLogprobs {
+            tokens: positions.iter().map(|position| show.text(position.token())).collect(),
+            token_logprobs: positions.iter().map(|position| position.entry().map(logprob)).collect(),
+            top_logprobs: positions.iter().map(|p| p.entry().map(|entry| likeliest(show, entry))).collect(),
+            text_offset: positions.iter().map(|position| self.place(show.bytes(position.token()))).collect(),
+        }
+    }
+
+    /// The offset of a token with these bytes.
+    fn place(&mut self, bytes: &[u8]) -> usize {
+        let place = self.offset;
+        // A character may lie in several tokens: bytes that continue one begin none (RFC 3629, section 3).
+        self.offset += bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
+        place
     }
 }
 
 /// Token text to logprob: the token itself and the most likely ones. Distinct tokens may have the same text (single bytes all look
 /// like U+FFFD); the largest value stays, so that the map's maximum is always the most likely token's.
-fn top_map(out: &mut Vec<u8>, show: &TokenText<'_>, entry: &TokenLogprobs) {
-    let mut map: Vec<(String, f32)> = Vec::with_capacity(entry.top.len() + 1);
+fn likeliest(show: &TokenText<'_>, entry: &TokenLogprobs) -> Pairs<String, Logprob> {
+    let mut pairs: Vec<(String, Logprob)> = Vec::with_capacity(entry.top.len() + 1);
     // There may be as many as the vocabulary has tokens.
     let mut places: HashMap<String, usize> = HashMap::with_capacity(entry.top.len() + 1);
     let own = [(entry.token, entry.logprob)];
     for &(id, value) in entry.top.iter().chain(own.iter().filter(|o| entry.top.iter().all(|t| t.0 != o.0))) {
         let text = show.text(id);
         match places.get(&text) {
-            Some(&place) => map[place].1 = map[place].1.max(value),
+            Some(&place) => pairs[place].1.0 = pairs[place].1.0.max(value),
             None => {
-                places.insert(text.clone(), map.len());
-                map.push((text, value));
+                places.insert(text.clone(), pairs.len());
+                pairs.push((text, Logprob(value)));
             }
         }
     }
-    out.push(b'{');
-    for (i, (text, value)) in map.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        string(out, text);
-        out.push(b':');
-        logprob(out, *value);
-    }
-    out.push(b'}');
+    Pairs(pairs)
 }
 
 #[cfg(test)]
@@ -339,11 +392,11 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(1);
         for _ in 0..10_000 {
             let value = -(rng.f32() * 40.0);
-            let text = written(|out| logprob(out, value));
+            let text = written(|out| json(out, &Logprob(value)));
             assert_eq!(text.parse::<f64>().unwrap() as f32, value, "{text}");
         }
         for value in [f32::NEG_INFINITY, f32::NAN, -1e30] {
-            assert_eq!(written(|out| logprob(out, value)), "-9999.0");
+            assert_eq!(written(|out| json(out, &Logprob(value))), "-9999.0");
         }
     }
 
@@ -370,18 +423,16 @@ mod tests {
 
     #[test]
     fn usage_has_both_places_of_cached_tokens() {
-        let u = Usage {
+        let usage = generate::Usage {
             prompt_tokens: 5,
             completion_tokens: 2,
             cached_tokens: 4,
             reasoning_tokens: 1,
-            ..Usage::default()
+            ..generate::Usage::default()
         };
-        let json: serde_json::Value =
-            serde_json::from_str(&format!("{{{}}}", written(|out| usage(out, u)))).unwrap();
-        assert_eq!(json["usage"]["total_tokens"], 7);
-        assert_eq!(json["usage"]["prompt_tokens_details"]["cached_tokens"], 4);
-        assert_eq!(json["usage"]["cached_tokens"], 4);
-        assert_eq!(json["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+        assert_eq!(
+            written(|out| json(out, &Usage::from(usage))),
+            r#"{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4,"image_tokens":0},"completion_tokens_details":{"reasoning_tokens":1},"cached_tokens":4}"#
+        );
     }
 }

@@ -226,9 +226,7 @@ async fn dispatch(
             let form = accept::exposition(headers);
             Ok(Reply::Text(form.content_type(), metrics.render(form)))
         }
-        Handler::Version => {
-            value(serde_json::json!({"version": env!("CARGO_PKG_VERSION"), "name": "perigee"}))
-        }
+        Handler::Version => json(api::version()),
         Handler::OpenApi => json(api::openapi().to_vec()),
         Handler::Docs => Ok(Reply::File(&page::REFERENCE)),
         Handler::Page => Ok(Reply::File(&page::INDEX)),

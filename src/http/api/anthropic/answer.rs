@@ -1,100 +1,152 @@
 //! The answer that is not streamed, and what both kinds of answers share.
 
-use serde_json::Value;
+use schemars::{JsonSchema, Schema, json_schema};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::super::format::Format;
-use super::super::write;
-use crate::generate::{Finish, FullReply, Replies, Usage};
+use crate::generate::{self, Finish, FullReply, Replies};
 
-/// The whole message.
-pub(crate) fn whole(format: &Format, replies: &Replies, full: &[FullReply]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512);
-    head(&mut out, format);
-    write::raw(&mut out, ",\"content\":[");
-    if let Some(reply) = full.first() {
-        content(&mut out, format, reply);
-    }
-    write::raw(&mut out, "],");
-    stop(&mut out, full.first().map(|reply| &reply.finish));
-    out.push(b',');
-    usage(&mut out, replies.usage());
-    out.push(b'}');
-    out
+/// The answer of `/v1/messages/count_tokens`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct CountTokensAnswer {
+    pub(crate) input_tokens: usize,
 }
 
-fn content(out: &mut Vec<u8>, format: &Format, reply: &FullReply) {
+/// The whole message; without an end it is one that begins.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct MessagesAnswer<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = "message"))]
+    kind: &'a str,
+    #[schemars(extend("const" = "assistant"))]
+    role: &'a str,
+    model: &'a str,
+    content: Vec<Block<'a>>,
+    #[schemars(required, transform = stop_reasons)]
+    stop_reason: Option<&'a str>,
+    stop_sequence: Option<&'a str>,
+    usage: Usage,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum Block<'a> {
+    Thinking {
+        thinking: &'a str,
+        signature: &'a str,
+    },
+    Text {
+        text: &'a str,
+    },
+    ToolUse {
+        id: &'a str,
+        name: &'a str,
+        #[schemars(with = "Map<String, Value>")]
+        input: &'a RawValue,
+    },
+}
+
+/// Prompt tokens that came from the prefix cache or are new in it are counted apart from the others.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Usage {
+    input_tokens: usize,
+    cache_creation_input_tokens: usize,
+    cache_read_input_tokens: usize,
+    output_tokens: usize,
+    output_tokens_details: OutputTokens,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct OutputTokens {
+    thinking_tokens: usize,
+}
+
+/// The end of a message, as a stream has it.
+#[derive(Serialize)]
+pub(super) struct End<'a> {
+    stop_reason: Option<&'a str>,
+    stop_sequence: Option<&'a str>,
+}
+
+/// Adds the reasons to a schema.
+fn stop_reasons(schema: &mut Schema) {
+    *schema = json_schema!({"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]});
+}
+
+impl<'a> MessagesAnswer<'a> {
+    pub(crate) fn of(format: &'a Format, replies: &Replies, full: &'a [FullReply]) -> Self {
+        let reply = full.first();
+        let content = reply.map(|reply| blocks(format, reply)).unwrap_or_default();
+        Self::new(format, content, reply.map(|reply| &reply.finish), replies.usage())
+    }
+
+    pub(super) fn new(
+        format: &'a Format,
+        content: Vec<Block<'a>>,
+        finish: Option<&'a Finish>,
+        usage: generate::Usage,
+    ) -> Self {
+        let (id, model, usage) = (&*format.id, &*format.model, Usage::from(usage));
+        let End { stop_reason, stop_sequence } = End::of(finish);
+        Self { id, kind: "message", role: "assistant", model, content, stop_reason, stop_sequence, usage }
+    }
+}
+
+fn blocks<'a>(format: &Format, reply: &'a FullReply) -> Vec<Block<'a>> {
     let said = &reply.said;
-    let mut first = true;
-    let mut begin = |out: &mut Vec<u8>, start: &str| {
-        if !std::mem::take(&mut first) {
-            out.push(b',');
-        }
-        write::raw(out, start);
-    };
-    if let Some(reasoning) = said.reasoning.as_ref().filter(|r| format.reasoning.is_some() && !r.is_empty()) {
-        begin(out, "{\"type\":\"thinking\",\"thinking\":");
-        write::string(out, reasoning);
-        write::raw(out, ",\"signature\":\"\"}");
-    }
-    if !said.content.is_empty() {
-        begin(out, "{\"type\":\"text\",\"text\":");
-        write::string(out, &said.content);
-        out.push(b'}');
-    }
-    for call in &said.calls {
-        begin(out, "{\"type\":\"tool_use\",\"id\":");
-        write::string(out, &call.id);
-        write::raw(out, ",\"name\":");
-        write::string(out, &call.name);
-        write::raw(out, ",\"input\":");
+    let thinking = said.reasoning.as_deref().filter(|text| format.reasoning.is_some() && !text.is_empty());
+    let thinking = thinking.map(|thinking| Block::Thinking { thinking, signature: "" });
+    let text = Some(&*said.content).filter(|text| !text.is_empty()).map(|text| Block::Text { text });
+    let calls = said.calls.iter().map(|call| Block::ToolUse {
+        id: &call.id,
+        name: &call.name,
         // Only a call that was cut off has arguments that are no object; the stop reason says so.
-        let is_object = serde_json::from_str::<Value>(&call.arguments).is_ok_and(|value| value.is_object());
-        write::raw(out, if is_object { &call.arguments } else { "{}" });
-        out.push(b'}');
-    }
+        input: serde_json::from_str(&call.arguments).ok().filter(is_object).unwrap_or(no_input()),
+    });
+    thinking.into_iter().chain(text).chain(calls).collect()
 }
 
-/// `{"id":...,"model":...`, the brace open.
-pub(super) fn head(out: &mut Vec<u8>, format: &Format) {
-    write::raw(out, "{\"id\":");
-    write::string(out, &format.id);
-    write::raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    write::string(out, &format.model);
+fn is_object(value: &&RawValue) -> bool {
+    value.get().starts_with('{')
 }
 
-/// `"stop_reason":...,"stop_sequence":...`.
-pub(super) fn stop(out: &mut Vec<u8>, finish: Option<&Finish>) {
-    write::raw(out, "\"stop_reason\":");
-    write::raw(
-        out,
-        match finish {
-            None => "null",
-            Some(Finish::EndOfTurn | Finish::StopToken(_)) => "\"end_turn\"",
-            Some(Finish::ToolCalls) => "\"tool_use\"",
-            Some(Finish::StopString(_)) => "\"stop_sequence\"",
+/// The input of a call without arguments.
+pub(super) fn no_input() -> &'static RawValue {
+    serde_json::from_str("{}").expect("an object")
+}
+
+impl<'a> End<'a> {
+    pub(super) fn of(finish: Option<&'a Finish>) -> Self {
+        let stop_reason = finish.map(|finish| match finish {
+            Finish::EndOfTurn | Finish::StopToken(_) => "end_turn",
+            Finish::ToolCalls => "tool_use",
+            Finish::StopString(_) => "stop_sequence",
             // A reply that was stopped in a loop is a cut one.
-            Some(Finish::Length | Finish::Repetition { .. }) => "\"max_tokens\"",
-        },
-    );
-    write::raw(out, ",\"stop_sequence\":");
-    match finish {
-        Some(Finish::StopString(text)) => write::string(out, text),
-        _ => write::raw(out, "null"),
+            Finish::Length | Finish::Repetition { .. } => "max_tokens",
+        });
+        let stop_sequence = match finish {
+            Some(Finish::StopString(text)) => Some(&**text),
+            _ => None,
+        };
+        Self { stop_reason, stop_sequence }
     }
 }
 
-/// `"usage":{...}`: prompt tokens that came from the prefix cache or are new in it are counted apart from the others.
-pub(super) fn usage(out: &mut Vec<u8>, usage: Usage) {
-    let (read, written) = (usage.cached_tokens, usage.cache_written_tokens);
-    write::raw(out, "\"usage\":{\"input_tokens\":");
-    write::number(out, usage.prompt_tokens.saturating_sub(read + written) as u64);
-    write::raw(out, ",\"cache_creation_input_tokens\":");
-    write::number(out, written as u64);
-    write::raw(out, ",\"cache_read_input_tokens\":");
-    write::number(out, usage.cached_tokens as u64);
-    write::raw(out, ",\"output_tokens\":");
-    write::number(out, usage.completion_tokens as u64);
-    write::raw(out, ",\"output_tokens_details\":{\"thinking_tokens\":");
-    write::number(out, usage.reasoning_tokens as u64);
-    write::raw(out, "}}");
+impl From<generate::Usage> for Usage {
+    fn from(usage: generate::Usage) -> Self {
+        let (read, written) = (usage.cached_tokens, usage.cache_written_tokens);
+        Self {
+            input_tokens: usage.prompt_tokens.saturating_sub(read + written),
+            cache_creation_input_tokens: written,
+            cache_read_input_tokens: read,
+            output_tokens: usage.completion_tokens,
+            output_tokens_details: OutputTokens { thinking_tokens: usage.reasoning_tokens },
+        }
+    }
 }

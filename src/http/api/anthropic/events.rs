@@ -2,12 +2,12 @@
 
 use super::super::format::Format;
 use super::super::{ApiError, write};
-use super::answer;
+use super::answer::{self, Block, End, MessagesAnswer, no_input};
 use crate::generate::{Finish, ReplyPiece, Usage};
 
 /// What stands open in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Block {
+enum Open {
     Thinking,
     Text,
     ToolUse,
@@ -17,7 +17,7 @@ enum Block {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockEvents {
     begun: bool,
-    open: Option<Block>,
+    open: Option<Open>,
     /// Blocks that were opened.
     blocks: u64,
 }
@@ -30,25 +30,16 @@ impl BlockEvents {
             match piece {
                 ReplyPiece::Reasoning(text) if text.is_empty() || format.reasoning.is_none() => {}
                 ReplyPiece::Reasoning(text) => {
-                    self.open(
-                        out,
-                        Block::Thinking,
-                        "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}",
-                    );
+                    self.open(out, Open::Thinking, &Block::Thinking { thinking: "", signature: "" });
                     self.delta(out, "thinking_delta", "thinking", text);
                 }
                 ReplyPiece::Content(text) => {
-                    self.open(out, Block::Text, "{\"type\":\"text\",\"text\":\"\"}");
+                    self.open(out, Open::Text, &Block::Text { text: "" });
                     self.delta(out, "text_delta", "text", text);
                 }
                 ReplyPiece::Call { id, name, .. } => {
                     self.close(out);
-                    let mut block = b"{\"type\":\"tool_use\",\"id\":".to_vec();
-                    write::string(&mut block, id);
-                    write::raw(&mut block, ",\"name\":");
-                    write::string(&mut block, name);
-                    write::raw(&mut block, ",\"input\":{}}");
-                    self.open(out, Block::ToolUse, &String::from_utf8_lossy(&block));
+                    self.open(out, Open::ToolUse, &Block::ToolUse { id, name, input: no_input() });
                 }
                 ReplyPiece::Arguments { text, .. } => {
                     self.delta(out, "input_json_delta", "partial_json", text);
@@ -62,10 +53,8 @@ impl BlockEvents {
         self.begin(out, format, usage);
         self.close(out);
         event(out, "message_delta");
-        write::raw(out, ",\"delta\":{");
-        answer::stop(out, Some(finish));
-        write::raw(out, "},");
-        answer::usage(out, usage);
+        write::member(out, "delta", &End::of(Some(finish)));
+        write::member(out, "usage", &answer::Usage::from(usage));
         write::raw(out, "}\n\n");
     }
 
@@ -87,34 +76,29 @@ impl BlockEvents {
             return;
         }
         event(out, "message_start");
-        write::raw(out, ",\"message\":");
-        answer::head(out, format);
-        write::raw(out, ",\"content\":[],");
-        answer::stop(out, None);
-        out.push(b',');
-        answer::usage(out, Usage { completion_tokens: 0, reasoning_tokens: 0, ..usage });
-        write::raw(out, "}}\n\n");
+        let usage = Usage { completion_tokens: 0, reasoning_tokens: 0, ..usage };
+        write::member(out, "message", &MessagesAnswer::new(format, Vec::new(), None, usage));
+        write::raw(out, "}\n\n");
         event(out, "ping");
         write::raw(out, "}\n\n");
     }
 
-    fn open(&mut self, out: &mut Vec<u8>, block: Block, start: &str) {
-        if self.open == Some(block) && block != Block::ToolUse {
+    fn open(&mut self, out: &mut Vec<u8>, open: Open, block: &Block<'_>) {
+        if self.open == Some(open) && open != Open::ToolUse {
             return;
         }
         self.close(out);
         event(out, "content_block_start");
         self.index(out, self.blocks);
-        write::raw(out, ",\"content_block\":");
-        write::raw(out, start);
+        write::member(out, "content_block", block);
         write::raw(out, "}\n\n");
         self.blocks += 1;
-        self.open = Some(block);
+        self.open = Some(open);
     }
 
     fn close(&mut self, out: &mut Vec<u8>) {
-        let Some(block) = self.open.take() else { return };
-        if block == Block::Thinking {
+        let Some(open) = self.open.take() else { return };
+        if open == Open::Thinking {
             self.delta(out, "signature_delta", "signature", "");
         }
         event(out, "content_block_stop");
@@ -135,8 +119,7 @@ impl BlockEvents {
     }
 
     fn index(&self, out: &mut Vec<u8>, index: u64) {
-        write::raw(out, ",\"index\":");
-        write::number(out, index);
+        write::member(out, "index", &index);
     }
 }
 

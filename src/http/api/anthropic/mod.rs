@@ -7,7 +7,7 @@ mod answer;
 mod events;
 mod translate;
 
-pub(super) use answer::whole;
+pub(super) use answer::{CountTokensAnswer, MessagesAnswer};
 pub(super) use events::BlockEvents;
 
 use schemars::JsonSchema;

@@ -1,15 +1,115 @@
 //! The response object: the whole answer, and what the events of a stream repeat of it.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::super::format::Format;
 use super::super::write::TokenText;
 use super::items;
-use crate::generate::{Finish, FullReply, Usage};
+use crate::generate::{self, Finish, FullReply};
 
-/// The answer that is not streamed.
-pub(crate) fn whole(format: &Format, show: &TokenText<'_>, usage: Usage, full: &[FullReply]) -> Vec<u8> {
-    let Some(reply) = full.first() else { return Vec::new() };
+/// The response object; without an end it is one in progress.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ResponsesAnswer<'a> {
+    id: &'a str,
+    #[schemars(extend("const" = "response"))]
+    object: &'a str,
+    created_at: u64,
+    #[schemars(extend("enum" = ["completed", "incomplete"]))]
+    status: &'a str,
+    error: (),
+    incomplete_details: Option<Incomplete>,
+    model: &'a str,
+    #[schemars(schema_with = "items::schema")]
+    output: Vec<Value>,
+    #[schemars(with = "Usage")]
+    usage: Option<Usage>,
+    /// What a response repeats of its request.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    echoed: Option<&'a Map<String, Value>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Incomplete {
+    #[schemars(extend("const" = "max_output_tokens"))]
+    reason: &'static str,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Usage {
+    input_tokens: usize,
+    input_tokens_details: InputTokens,
+    output_tokens: usize,
+    output_tokens_details: OutputTokens,
+    total_tokens: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct InputTokens {
+    cached_tokens: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct OutputTokens {
+    reasoning_tokens: usize,
+}
+
+impl<'a> ResponsesAnswer<'a> {
+    /// The answer that is not streamed.
+    pub(crate) fn of(
+        format: &'a Format,
+        show: &TokenText<'_>,
+        usage: generate::Usage,
+        full: &[FullReply],
+    ) -> Self {
+        let output = full.first().map(|reply| output(format, show, reply)).unwrap_or_default();
+        Self::new(format, output, full.first().map(|reply| (usage, &reply.finish)))
+    }
+
+    pub(super) fn new(
+        format: &'a Format,
+        output: Vec<Value>,
+        end: Option<(generate::Usage, &Finish)>,
+    ) -> Self {
+        let cut = matches!(end, Some((_, finish)) if finish.is_cut());
+        Self {
+            id: &format.id,
+            object: "response",
+            created_at: format.created,
+            status: match end {
+                None => "in_progress",
+                Some(_) if cut => "incomplete",
+                Some(_) => "completed",
+            },
+            error: (),
+            incomplete_details: cut.then_some(Incomplete { reason: "max_output_tokens" }),
+            model: &format.model,
+            output,
+            usage: end.map(|(usage, _)| Usage::from(usage)),
+            echoed: format.echoed.as_ref(),
+        }
+    }
+}
+
+impl From<generate::Usage> for Usage {
+    fn from(usage: generate::Usage) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens,
+            input_tokens_details: InputTokens { cached_tokens: usage.cached_tokens },
+            output_tokens: usage.completion_tokens,
+            output_tokens_details: OutputTokens { reasoning_tokens: usage.reasoning_tokens },
+            total_tokens: usage.prompt_tokens + usage.completion_tokens,
+        }
+    }
+}
+
+fn output(format: &Format, show: &TokenText<'_>, reply: &FullReply) -> Vec<Value> {
     let mut output = Vec::new();
     let said = &reply.said;
     if let Some(reasoning) = said.reasoning.as_ref().filter(|r| format.reasoning.is_some() && !r.is_empty()) {
@@ -22,44 +122,11 @@ pub(crate) fn whole(format: &Format, show: &TokenText<'_>, usage: Usage, full: &
         output.push(items::message(&id, Some((&said.content, scores))));
     }
     for call in &said.calls {
-        output.push(items::call(
-            &items::id(format, "fc", output.len()),
-            &call.id,
-            &call.name,
-            Some(&call.arguments),
-        ));
+        let id = items::id(format, "fc", output.len());
+        output.push(items::call(&id, &call.id, &call.name, Some(&call.arguments)));
     }
     if let Some(last) = output.last_mut().filter(|_| reply.finish.is_cut()) {
         items::cut(last);
     }
-    response(format, output, Some((usage, &reply.finish))).to_string().into_bytes()
-}
-
-/// The response object; without an end it is one in progress.
-pub(super) fn response(format: &Format, output: Vec<Value>, end: Option<(Usage, &Finish)>) -> Value {
-    let cut = matches!(end, Some((_, finish)) if finish.is_cut());
-    let mut response = json!({
-        "id": format.id,
-        "object": "response",
-        "created_at": format.created,
-        "status": if cut { "incomplete" } else if end.is_some() { "completed" } else { "in_progress" },
-        "error": null,
-        "incomplete_details": if cut { json!({"reason": "max_output_tokens"}) } else { Value::Null },
-        "model": format.model,
-        "output": output,
-        "usage": null,
-    });
-    if let Some((usage, _)) = end {
-        response["usage"] = json!({
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        });
-    }
-    if let (Value::Object(fields), Some(echoed)) = (&mut response, &format.echoed) {
-        fields.extend(echoed.clone());
-    }
-    response
+    output
 }

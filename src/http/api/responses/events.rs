@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::super::format::Format;
 use super::super::write::TokenText;
 use super::super::{ApiError, write};
-use super::answer::response;
+use super::answer::ResponsesAnswer;
 use super::items;
 use crate::generate::{Finish, ReplyPiece, TokenLogprobs, Usage};
 
@@ -77,7 +77,7 @@ impl ItemEvents {
         }
         self.close(out, finish.is_cut());
         let name = if finish.is_cut() { "response.incomplete" } else { "response.completed" };
-        let response = response(format, self.done.clone(), Some((usage, finish)));
+        let response = ResponsesAnswer::new(format, self.done.clone(), Some((usage, finish)));
         self.event(out, name, json!({"response": response}));
     }
 
@@ -91,7 +91,7 @@ impl ItemEvents {
             return;
         }
         for name in ["response.created", "response.in_progress"] {
-            self.event(out, name, json!({"response": response(format, Vec::new(), None)}));
+            self.event(out, name, json!({"response": ResponsesAnswer::new(format, Vec::new(), None)}));
         }
     }
 

@@ -1,10 +1,18 @@
 //! Output items of a response. An item without its text is one in progress.
 
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::super::format::Format;
-use super::super::write::TokenText;
+use super::super::write::{self, TokenText};
 use crate::generate::TokenLogprobs;
+
+/// What all kinds of items have.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "array", "minItems": 1, "items": {"type": "object", "required": ["id", "type", "status"], "properties": {
+        "id": {"type": "string"}, "type": {"enum": ["message", "reasoning", "function_call"]},
+        "status": {"enum": ["completed", "incomplete"]}}}})
+}
 
 /// The id of the item at a place of the output: from the response's own.
 pub(super) fn id(format: &Format, prefix: &str, place: usize) -> String {
@@ -44,7 +52,9 @@ pub(super) fn text_part(text: &str, scores: Vec<Value>) -> Value {
 
 /// Logprobs of those tokens that are the answer's.
 pub(super) fn logprobs(show: &TokenText<'_>, logprobs: &[TokenLogprobs], in_answer: &[bool]) -> Vec<Value> {
-    logprobs.iter().zip(in_answer).filter(|(_, in_answer)| **in_answer).map(|(e, _)| show.score(e)).collect()
+    // Read back, so that each number is the decimal that the other routes write.
+    let value = |entry| serde_json::from_slice(&write::document(&show.scored(entry))).unwrap_or_default();
+    logprobs.iter().zip(in_answer).filter(|(_, in_answer)| **in_answer).map(|(e, _)| value(e)).collect()
 }
 
 pub(super) fn reasoning_part(text: &str) -> Value {

@@ -24,7 +24,7 @@ use super::values::{AnyValue, Free, Idle, Int, List, MAX_U32};
 use super::{ApiError, Limits};
 use crate::generate::SamplingDefaults;
 
-pub(super) use answer::whole;
+pub(super) use answer::ResponsesAnswer;
 pub(super) use events::ItemEvents;
 
 /// What errors of the walk call the fields here.
