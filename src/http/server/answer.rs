@@ -16,8 +16,8 @@ use crate::api::{ApiError, EventStream};
 pub(super) enum Answer {
     /// A complete body.
     Whole {
+        /// Empty once they are given.
         bytes: Bytes,
-        given: bool,
         #[expect(dead_code, reason = "held for its drop")]
         log: Box<RequestLog>,
     },
@@ -89,11 +89,8 @@ impl Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
-            Answer::Whole { given: true, .. } => Poll::Ready(None),
-            Answer::Whole { bytes, given, .. } => {
-                *given = true;
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
-            }
+            Answer::Whole { bytes, .. } if bytes.is_empty() => Poll::Ready(None),
+            Answer::Whole { bytes, .. } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Answer::Events(events) => {
                 events.poll_bytes(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
             }
@@ -102,15 +99,14 @@ impl Body for Answer {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Answer::Whole { given, bytes, .. } => *given || bytes.is_empty(),
+            Answer::Whole { bytes, .. } => bytes.is_empty(),
             Answer::Events(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Answer::Whole { given: false, bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
-            Answer::Whole { .. } => SizeHint::with_exact(0),
+            Answer::Whole { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
             Answer::Events(_) => SizeHint::default(),
         }
     }

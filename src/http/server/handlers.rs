@@ -1,0 +1,102 @@
+//! From a request that may be answered to its answer: one handler per route.
+
+use hyper::body::Incoming;
+use hyper::{HeaderMap, StatusCode};
+
+use super::request_log::RequestLog;
+use super::response::Reply;
+use super::shared::Shared;
+use super::{accept, body, page, path};
+use crate::api::{self, ApiError, Handler, RequestBody, Route};
+
+/// Runs the route's handler.
+pub(super) async fn run(
+    route: &Route,
+    path: &str,
+    headers: &HeaderMap,
+    incoming: Incoming,
+    shared: &Shared,
+    log: &mut RequestLog,
+) -> Result<Reply, ApiError> {
+    let (ready, metrics) = (&shared.readiness, &shared.metrics);
+    let api = || ready.service(shared.api());
+    let json = |body| Ok(Reply::Json(StatusCode::OK, body));
+    let value = |body: serde_json::Value| json(body.to_string().into_bytes());
+    let health = |(ok, body): (bool, serde_json::Value)| {
+        let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        Ok(Reply::Json(status, body.to_string().into_bytes()))
+    };
+    match route.handler {
+        Handler::Reply(kind) => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.reply(kind, body, &log.id, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::Render(kind) => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.render(kind, body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::CountTokens => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.count_tokens(body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::Tokenize => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.tokenize(body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::Detokenize => {
+            let body = read(headers, incoming, shared, log).await?;
+            api()?.detokenize(body, &mut log.summary).await.map(Reply::from)
+        }
+        Handler::TokenizerInfo => json(api()?.tokenizer_info()),
+        Handler::Models => json(api()?.models()),
+        Handler::Model => json(api()?.model(&path::decoded(path, route.parameter(path))?)?),
+        Handler::ServerInfo => json(api()?.server_info()),
+        Handler::ModelInfo => json(api()?.model_info()),
+        Handler::Loads => json(api()?.loads()),
+        Handler::Settings => value(shared.operator()?.settings()),
+        Handler::Reload => {
+            body::skip(incoming).await;
+            reload(shared).await
+        }
+        Handler::FlightRecorder => value(metrics.flight().report()),
+        Handler::Health => health(ready.health(shared.api().as_deref(), metrics)),
+        Handler::Live => value(serde_json::json!({"status": "live"})),
+        Handler::Ready => health(ready.ready_answer(shared.api().as_deref(), metrics)),
+        Handler::Startup => health(ready.startup()),
+        Handler::Metrics => {
+            if let Some(api) = shared.api() {
+                metrics.set_load(&api.load());
+            }
+            let form = accept::exposition(headers);
+            Ok(Reply::Text(form.content_type(), metrics.render(form)))
+        }
+        Handler::Version => json(api::version()),
+        Handler::OpenApi => json(api::openapi().to_vec()),
+        Handler::Docs => Ok(Reply::File(&page::REFERENCE)),
+        Handler::Page => Ok(Reply::File(&page::INDEX)),
+        Handler::PageFile => {
+            page::file(route.parameter(path)).map(Reply::File).ok_or_else(|| ApiError::unknown_path(path))
+        }
+    }
+}
+
+/// Reads the body of a request for the model.
+async fn read(
+    headers: &HeaderMap,
+    incoming: Incoming,
+    shared: &Shared,
+    log: &RequestLog,
+) -> Result<RequestBody, ApiError> {
+    let body = body::read(headers, incoming, shared.body_limit(), &shared.config, &shared.bodies).await?;
+    Ok(RequestBody { share: log.share, ..body })
+}
+
+/// Reads the settings anew, off the threads of streams.
+async fn reload(shared: &Shared) -> Result<Reply, ApiError> {
+    let operator = shared.operator()?.clone();
+    let reloaded = tokio::task::spawn_blocking(move || operator.reload()).await;
+    match reloaded.unwrap_or_else(|e| Err(format!("the reload failed: {e}"))) {
+        Ok(report) => Ok(Reply::Json(StatusCode::OK, report.to_string().into_bytes())),
+        Err(problems) => Err(ApiError::invalid_settings(problems)),
+    }
+}
