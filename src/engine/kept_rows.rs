@@ -38,7 +38,7 @@ impl Kept {
 }
 
 /// A use of a picture, which ends when the lease is dropped: until then the picture stays.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Lease {
     _runs: Arc<[u32]>,
 }

@@ -55,12 +55,19 @@ pub(super) struct PictureUses {
 
 /// Pictures in the tower.
 struct Job {
-    pictures: Vec<(MediaHash, Arc<Picture>)>,
+    pictures: Vec<InTower>,
     /// Sequences that wait for them.
     seqs: Vec<SeqId>,
     next_block: usize,
     began: Instant,
     spent: Duration,
+}
+
+/// A picture in the tower. It is in use until its rows are written, though its sequences may have ended.
+struct InTower {
+    hash: MediaHash,
+    picture: Arc<Picture>,
+    _lease: Lease,
 }
 
 impl Job {
@@ -75,11 +82,11 @@ impl Job {
     }
 
     /// Adds pictures that a sequence waits for, as far as the tower has room for them.
-    fn add(&mut self, seq: SeqId, absent: &[&Media], max_patches: usize) {
+    fn add(&mut self, seq: SeqId, absent: Vec<(&Media, Lease)>, max_patches: usize) {
         let mut patches = self.num_patches();
         let mut waits = false;
-        for media in absent {
-            if self.pictures.iter().any(|(hash, _)| *hash == media.hash) {
+        for (media, lease) in absent {
+            if self.pictures.iter().any(|known| known.hash == media.hash) {
                 waits = true;
                 continue;
             }
@@ -87,7 +94,8 @@ impl Job {
             if patches > max_patches && !self.pictures.is_empty() {
                 break;
             }
-            self.pictures.push((media.hash, media.picture.clone()));
+            let (hash, picture) = (media.hash, media.picture.clone());
+            self.pictures.push(InTower { hash, picture, _lease: lease });
             waits = true;
         }
         if waits {
@@ -96,7 +104,7 @@ impl Job {
     }
 
     fn num_patches(&self) -> usize {
-        self.pictures.iter().map(|(_, picture)| picture.num_patches()).sum()
+        self.pictures.iter().map(|known| known.picture.num_patches()).sum()
     }
 
     /// Runs the tower's next block of `num_blocks`, or stores the rows of the pictures behind the last.
@@ -109,13 +117,13 @@ impl Job {
         let began = Instant::now();
         match self.next_block {
             0 => {
-                let pictures: Vec<&Picture> = self.pictures.iter().map(|(_, picture)| &**picture).collect();
+                let pictures: Vec<&Picture> = self.pictures.iter().map(|known| &*known.picture).collect();
                 model.begin_pictures(&pictures)?;
                 model.tower_block(0)?;
             }
             block if block < num_blocks => model.tower_block(block)?,
             _ => {
-                let rows = self.pictures.iter().flat_map(|(hash, picture)| {
+                let rows = self.pictures.iter().flat_map(|InTower { hash, picture, .. }| {
                     (0..picture.num_tokens()).map(|token| kept.row(hash, token).expect("its rows are taken"))
                 });
                 model.project_pictures(&rows.collect::<Vec<_>>())?;
@@ -178,7 +186,7 @@ impl Pictures {
             && let Some(job) = self.job.take()
         {
             self.metrics.record_encoded(job.num_patches(), job.spent, job.began.elapsed());
-            job.pictures.iter().for_each(|(hash, _)| self.kept.set_ready(hash));
+            job.pictures.iter().for_each(|known| self.kept.set_ready(&known.hash));
             self.prepare(sequences);
         }
         Ok(())
@@ -223,16 +231,17 @@ impl Pictures {
                 }
             }
             let Some(uses) = &mut live.pictures else { continue };
-            let needed = |media: &&Media| uses.pictures.iter().any(|(_, end)| *end == media.end());
-            let absent: Vec<&Media> =
-                live.media.iter().filter(needed).filter(|media| !self.kept.is_ready(&media.hash)).collect();
+            let lease_of = |media: &Media| uses.pictures.iter().find(|(_, end)| *end == media.end());
+            let needed = live.media.iter().filter_map(|media| Some((media, lease_of(media)?.0.clone())));
+            let absent: Vec<_> = needed.filter(|(media, _)| !self.kept.is_ready(&media.hash)).collect();
             if absent.is_empty() {
-                let from = live.media.iter().filter(|media| !needed(media)).map(Media::end).max();
+                let cached = live.media.iter().filter(|media| lease_of(media).is_none());
+                let from = cached.map(Media::end).max().unwrap_or(0);
                 uses.released = true;
-                scheduler.release(seq, from.unwrap_or(0));
+                scheduler.release(seq, from);
             } else if self.job.is_none() {
                 // Pictures of several sequences go through the tower together, as far as it has room.
-                job.get_or_insert_with(Job::new).add(seq, &absent, self.max_patches);
+                job.get_or_insert_with(Job::new).add(seq, absent, self.max_patches);
             }
         }
         if job.as_ref().is_some_and(|job| !job.pictures.is_empty()) {
@@ -257,6 +266,76 @@ impl Pictures {
     pub(super) fn fail(&mut self, sequences: &mut Sequences) {
         let Some(job) = self.job.take() else { return };
         job.seqs.iter().for_each(|seq| sequences.finish(*seq, FinishReason::Error));
-        job.pictures.iter().for_each(|(hash, _)| self.kept.remove_unused(hash));
+        for InTower { hash, _lease, .. } in job.pictures {
+            drop(_lease);
+            self.kept.remove_unused(&hash);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::delivery::Outbox;
+    use crate::handle::{EventSender, Submission};
+    use crate::place::Places;
+    use crate::request::{EngineRequest, Speculation};
+    use crate::scheduler::{Limits, Scheduler};
+    use perigee_decoding::sampling::SamplingParams;
+    use perigee_ops::PATCH_VALUES;
+
+    const LIMITS: Limits = Limits {
+        max_num_seqs: 8,
+        max_num_batched_tokens: 64,
+        max_prefill_tokens: 64,
+        target_step: Duration::ZERO,
+        max_model_len: 64,
+        block_size: 4,
+        num_blocks: 64,
+        prefix_caching: true,
+        expand_min_prompt_tokens: 1000,
+    };
+
+    /// Adds a sequence with a picture of its own, of one token.
+    fn add(sequences: &mut Sequences, number: u8) {
+        let picture = Arc::new(Picture::new(2, 2, vec![0; 4 * PATCH_VALUES]).unwrap());
+        let request = EngineRequest {
+            prompt: Arc::from([7, 7]),
+            sampling: SamplingParams::default(),
+            priority: 0,
+            share: None,
+            deadline: None,
+            cache_salt: None,
+            guard: None,
+            constraint: None,
+            speculation: Speculation::default(),
+            media: vec![Media { start: 0, hash: [number; 32], picture }],
+        };
+        let (id, arrived) = (SeqId(number.into()), Instant::now());
+        let place = Places::new(1, 0).take(2, None, |_| 1).unwrap();
+        let events = EventSender(tokio::sync::mpsc::unbounded_channel().0);
+        let submission = Submission { id, request, arrived, place, events };
+        assert!(sequences.add(submission, None, &Clock::new()));
+    }
+
+    #[test]
+    fn a_picture_in_the_tower_keeps_its_rows_though_its_sequence_ends() {
+        let metrics = Arc::new(Metrics::new("m", false));
+        // Rows for two pictures.
+        let facts = VisionFacts { num_rows: 32, max_patches: 100, media_token_id: 7 };
+        let mut pictures = Pictures::new(Some(facts), metrics.clone());
+        let mut sequences = Sequences::new(Scheduler::new(LIMITS).unwrap(), Outbox::new().unwrap(), metrics);
+        (1..=2).for_each(|number| add(&mut sequences, number));
+        pictures.prepare(&mut sequences);
+        sequences.finish(SeqId(1), FinishReason::Aborted);
+        add(&mut sequences, 3);
+        pictures.prepare(&mut sequences);
+        assert!(pictures.kept.row(&[1; 32], 0).is_some(), "the tower is going to write it");
+        pictures.fail(&mut sequences);
+        let is_kept = |pictures: &Pictures| [1, 2, 3].map(|number| pictures.kept.contains(&[number; 32]));
+        assert_eq!(is_kept(&pictures), [false; 3], "nothing was written");
+        pictures.prepare(&mut sequences);
+        assert_eq!(is_kept(&pictures), [false, false, true]);
     }
 }
