@@ -1,8 +1,10 @@
-//! Offline work on checkpoints: a folder in, a smaller folder out, shard by shard with bounded memory, and a report of what was lost: quantize
-//! it, prune its experts, audit what was written, compare two checkpoints on a text.
+//! Offline work on checkpoints: quantize one, prune its experts, audit what was written, compare two on a
+//! text. A folder goes in and a smaller one comes out, shard by shard with bounded memory, with a report of
+//! what was lost.
 //!
-//! Knows names of modules as released checkpoints spell them, and the dialects of those who read the result. The backend is handed in. Knows
-//! no engine, no server, no clock: progress is told by callbacks. Each folder names only those above it in the list below.
+//! Knows names of modules as released checkpoints spell them, and the dialects of the engines that read the
+//! result. The backend is an argument. Knows no engine, no server and no clock: progress is reported by
+//! callbacks. Each folder names only folders above it in the list below.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The sum of every part's own settings, where each value came from, and the command line.
 //!
-//! Defaults in code < the site file < a profile < the environment < flags. Every value keeps its origin, every problem of a
-//! load is reported at once. Below `boot/` nobody uses the whole of it: parts get their own section. This is the only module
-//! that reads the environment.
+//! Defaults in code < the site file < a profile < the environment < flags. Every value keeps its origin, and
+//! all problems of a load are reported together. Only `boot/` and `cli/` use the whole: every other part gets
+//! its own section. This is the only module that reads the environment.
 
 pub mod args;
 pub mod device;

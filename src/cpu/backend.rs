@@ -1,4 +1,4 @@
-//! `ops::HostOps` on the CPU: checks shapes, then hands each operation to its module.
+//! [`HostOps`] on the CPU: checks shapes, then calls the module of each operation.
 
 use super::buffer::{Buffer, Cache, Routing};
 use super::elementwise::{gelu_row, layer_norm_row, norm_row, rotate};

@@ -1,8 +1,9 @@
 //! GPUs of NVIDIA: the driver, the kernels of `kernels/`, and everything else that knows cudarc.
 //!
-//! A binary with this module builds, starts and passes its tests on a machine without CUDA: libraries are opened at
-//! run time, a missing one is an error with its remedy, and no call panics because of it. Kernels are compiled once
-//! per architecture and kept as CUBINs in the kernel cache; after [`KernelCache::freeze`] nothing compiles.
+//! A binary with this crate builds, starts and passes its tests on a machine without CUDA: libraries are
+//! opened at run time, a missing one is an error with its remedy, and no call panics because of it. Kernels
+//! are compiled once per architecture and kept as CUBINs in the kernel cache; after [`KernelCache::freeze`]
+//! nothing compiles.
 //!
 //! `backend.rs` implements the operations over `stream.rs`, which launches through a `driver.rs`: libcuda's
 //! (`hardware/`), or the emulator's in tests.

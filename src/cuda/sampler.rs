@@ -4,7 +4,7 @@
 //! the slots, and downloads the outcomes. No call but [`Sampler::wait`] waits, and all memory is allocated at the start:
 //! the areas are used again by the next call, which the stream orders after this one.
 //!
-//! The outcomes are those of the host's sampler (`host/sampler.rs`).
+//! The outcomes are those of the host's sampler (`ops/host/sampler.rs`).
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! From a row of logits to a token: the sampler, the guard that tells degenerate output from honest repetition, and what
-//! drafts tokens ahead without a network.
+//! From a row of logits to a token: the sampler, the guard that tells degenerate output from honest
+//! repetition, and drafts of further tokens without a network.
 //!
 //! Knows no clock, no text and no engine. Randomness and time are arguments.
 

@@ -1,7 +1,7 @@
-//! The step loop on one OS thread, and its async handle.
+//! The step loop on one OS thread, its async handle, and the folders that it drives: the scheduler, KV events,
+//! and the tiers of blocks beyond the device.
 //!
-//! Knows the scheduler, the model and the sampler. Does not know text, HTTP, or which backend it
-//! runs.
+//! Knows the model and the sampler. Does not know text, HTTP, or which backend it runs.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! HTTP, outermost first: connections and routes (`server/`), wire types (`api/`), and the walk of a request without
-//! either (`generate/generator.rs`).
+//! HTTP, lowest first: the walk of a request without HTTP (`generate/generator.rs`), wire types (`api/`),
+//! connections and routes (`server/`).
 //!
 //! Knows the engine by its handle alone, and no device.
 

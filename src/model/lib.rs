@@ -1,4 +1,5 @@
-//! The network: hyperparameters, names, weights, and the forward pass over a `Backend`.
+//! The network: hyperparameters, names, weights, and the forward pass over a `Backend`; the checkpoint files
+//! of its weights (`checkpoint/`), and the images that its tower reads (`vision/`).
 //!
 //! Knows the Kimi K2 family (DeepSeek-V3 layout). Does not know which backend runs it, the
 //! scheduling of sequences, or text.

@@ -1,4 +1,5 @@
-//! Numbers, and the threads that work on them: element types and shapes, number formats as pure maths, worker threads.
+//! Numbers, and the threads that compute on them: element types and shapes, worker threads, number formats as
+//! pure maths.
 //!
 //! Knows no files, no devices and no model. Every result depends on arguments alone.
 

@@ -6,13 +6,14 @@
 //! and works in the order of the calls; a call other than [`Backend::wait`] then costs the host no
 //! more than a launch.
 //!
-//! Notation: T rows (tokens) of the step, S rows with logits, D hidden size, H heads, N `qk_nope_head_dim`, R `qk_rope_head_dim`,
-//! V `v_head_dim`, C `kv_lora_rank`, E routed experts, K experts per token.
+//! Notation: T rows (tokens) of the step, S rows with logits, D hidden size, H heads, N `qk_nope_head_dim`, R
+//! `qk_rope_head_dim`, V `v_head_dim`, C `kv_lora_rank`, E routed experts, K experts per token.
 //!
-//! The residual stream is f32. A backend may round a matrix product's input to bf16 inside the operation (that is its activation
-//! mode). Every operation computes row `t` of its output from row `t` of its input alone (attention: and from the cache), with a
-//! reduction order that does not depend on T or on the other rows. That makes results independent of batching and chunking.
-//! Where a backend is several ranks, sums over ranks are inside the operations and have a fixed order.
+//! The residual stream is f32. A backend may round a matrix product's input to bf16 inside the operation (that
+//! is its activation mode). Every operation computes row `t` of its output from row `t` of its input alone
+//! (attention: and from the cache), with a reduction order that does not depend on T or on the other rows.
+//! That makes results independent of batching and chunking. Where a backend is several ranks, sums over ranks
+//! are inside the operations and have a fixed order.
 
 use std::ops::Range;
 
@@ -30,7 +31,7 @@ use perigee_numbers::tensor::TensorView;
 pub enum Layers {
     /// The model calls their operations, then [`Backend::end_layers`].
     Run,
-    /// A recording has taken their place: the step goes on behind them.
+    /// A recording runs in their place: the model calls neither them nor [`Backend::end_layers`].
     Replayed,
 }
 
@@ -75,12 +76,12 @@ pub trait Storage: Send + 'static {
     }
 }
 
-/// Draft, fusion or tower of a backend that does not run it: none exists.
+/// Type of the draft, fusion or tower of a backend that runs none; it has no value.
 #[derive(Debug)]
 pub enum Absent {}
 
-/// A device that can run the model. One value owns its threads and queues; all methods take `&mut self`. Operations of networks beside
-/// the model's own are in the traits above this one, whose defaults refuse; an implementation of the network alone names
+/// A device that can run the model. One value owns its threads and queues. Operations of networks beside the
+/// model's own are in the supertraits, whose defaults refuse; a backend that runs the model alone names
 /// [`super::Absent`] as their types.
 pub trait Backend: DraftOps + MtpOps + TowerOps {
     /// Whether calls return before the work is done. The engine then plans step n + 1 before the
@@ -194,7 +195,8 @@ pub trait Backend: DraftOps + MtpOps + TowerOps {
         workspace: &mut Self::Workspace,
     ) -> Result<(), OpError>;
 
-    /// Says what an operation behind the next one reads, which a device may fetch while the memory is idle. A hint: no result depends on it.
+    /// Announces weights that an operation behind the next one reads. A device may fetch them while its memory
+    /// is idle; no result depends on it.
     fn announce(&mut self, upcoming: Upcoming<'_, Self>, workspace: &mut Self::Workspace) {
         let _ = (upcoming, workspace);
     }

@@ -1,10 +1,10 @@
 //! The operations of the models of this family, and their specification.
 //!
-//! `backend.rs` is the interface between the model and the devices. `draft.rs` is what a backend needs to run a draft network beside
-//! its own, `mtp.rs` what it needs to run a prediction layer of the target, `tower.rs` what it needs to see pictures. Results of
-//! backends are compared within `tolerance.rs`.
+//! `backend.rs` is the interface between the model and the devices. Three traits beside it are for further
+//! networks: a draft network (`draft.rs`), a prediction layer of the target (`mtp.rs`), and a vision tower
+//! (`tower.rs`). Results of backends are compared within `tolerance.rs`.
 //!
-//! `host/` computes all of them on the host; nothing here computes.
+//! `host/` computes the operations on the host; the other files define them.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! Operations of a multi-token prediction layer: a decoder layer of the target, fed a token and the hidden state in front of it.
+//! Operations of a multi-token prediction layer: a decoder layer of the target, fed a token and the hidden
+//! state in front of it.
 //!
-//! DeepSeek-V3 Technical Report, arXiv 2412.19437, section 2.2. Rows are paired as in `draft.rs`. The layer's attention and FFN
-//! are the operations of [`super::Backend`], on a workspace and a cache of their own.
+//! DeepSeek-V3 Technical Report, arXiv 2412.19437, section 2.2. Rows are paired as in `draft.rs`. The layer's
+//! attention and FFN are the operations of [`super::Backend`], on a workspace and a cache of their own.
 
 use super::{Capacity, DraftInput, ModelShape, OpError, StepPlan, Storage};
 use perigee_numbers::quant::StoredMatrix;

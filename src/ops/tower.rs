@@ -1,7 +1,8 @@
 //! Operations of a vision tower with its projector: pictures become rows that stand for embeddings of tokens.
 //!
-//! MoonViT (Kimi-VL, arXiv 2504.07491, section 2.1) as Kimi K2.5 uses it. Each picture is patches of 14 x 14 pixels; every block
-//! attends to all patches of the same picture and to no other's; four neighbouring patches become one token.
+//! MoonViT (Kimi-VL, arXiv 2504.07491, section 2.1) as Kimi K2.5 uses it. Each picture is patches of 14 x 14
+//! pixels; every block attends to all patches of the same picture and to no other's; four neighbouring patches
+//! become one token.
 //!
 //! Notation as in `backend.rs`, with P patches of the pictures under way, W the tower's width, D the network's.
 
@@ -176,9 +177,9 @@ pub trait TowerOps: Storage {
     }
 }
 
-/// Where the positions of grids are kept, in an array of a bounded number of patches. Positions depend on the grid alone, and most pictures of
-/// a service come in few sizes. What no longer fits begins the array again: with one grid of the largest size nothing else would be kept
-/// under any order of eviction.
+/// Places of the positions of grids, in an array of a bounded number of patches. Positions depend on the grid
+/// alone, and most pictures of a service come in few sizes. A grid that no longer fits begins the array again:
+/// beside one grid of the largest size no order of eviction would keep another.
 #[derive(Debug)]
 pub struct GridIndex {
     max_patches: usize,

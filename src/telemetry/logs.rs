@@ -78,7 +78,7 @@ pub(super) fn parse_filter(directives: &str) -> Result<EnvFilter, LogError> {
     EnvFilter::builder().parse(directives).map_err(|e| error(e.to_string()))
 }
 
-/// Modules of the crate `perigee` itself. Every other part of the house is a crate, whose name is the first word of its targets.
+/// Modules of the crate `perigee` itself. Targets of the other crates begin with the name of their crate.
 const ROOT_PARTS: &[&str] = &["boot", "cli", "config", "measure", "nano"];
 
 /// The subscriber for `config`, writing to `writer`; `terminal` says whether that is a terminal.

@@ -1,10 +1,10 @@
 //! Strings to token ids and back: tokenizer, chat template, incremental detokenizer, stop strings,
-//! reply parser.
+//! reply parser, and grammars for structured output.
 //!
 //! Knows no compute, no engine and no HTTP. The types that follow a growing reply (`Detokenizer`,
 //! `StopMatcher`, `ReplyParser`) can be restored to an earlier state, so that a rewound reply
-//! continues exactly as one that never had the discarded tokens. Each folder names only those above
-//! it in the list below.
+//! continues exactly as one that never had the discarded tokens. Each folder names only
+//! folders above it in the list below.
 
 #![forbid(unsafe_code)]
 

@@ -35,7 +35,7 @@ impl Found {
     }
 }
 
-/// The semantics of `host/sampler.rs`, from the public parts of `sampling`.
+/// The semantics of `ops/host/sampler.rs`, from the public parts of `sampling`.
 #[derive(Default)]
 struct Host {
     slots: Vec<HostSlot>,

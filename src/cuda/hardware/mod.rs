@@ -4,7 +4,7 @@
 //! driver are destroyed on drop, the context last (`context.rs`). Addresses and parameter sizes are checked here,
 //! since the driver would read or write whatever they name.
 //!
-//! `tests/hardware.rs` runs this module against a made-up libcuda.
+//! `tests/hardware` runs this module against a made-up libcuda.
 
 mod context;
 mod cublaslt;

@@ -1,6 +1,6 @@
 //! Measures the cost of a decode step of the scheduler; prints figures and asserts nothing.
 //!
-//! `cargo test --release --lib scheduler::step_cost -- --ignored --nocapture`
+//! `cargo test --release -p perigee-engine --lib scheduler::step_cost -- --ignored --nocapture`
 
 use std::time::Instant;
 

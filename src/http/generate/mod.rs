@@ -1,6 +1,6 @@
 //! The request walk without HTTP: from a valid request to a stream of reply events.
 //!
-//! Knows text and the engine's door. Does not know hyper, wire formats or devices.
+//! Knows text and the engine's handle. Does not know hyper, wire formats or devices.
 
 mod block;
 mod compiling;

@@ -1,6 +1,7 @@
 //! HTTP: listening, connections, routes, server-sent events, health.
 //!
-//! Knows the wire types and the request walk behind them. Does not know the engine, the scheduler or the model.
+//! Knows the wire types, the request walk behind them, and the settings of images. Does not know the engine or
+//! the scheduler.
 
 mod accept;
 mod activity;

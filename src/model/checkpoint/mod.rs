@@ -4,7 +4,7 @@
 //! Headers are checked once, when the checkpoint is opened: afterwards every
 //! [`TensorView`](perigee_numbers::tensor::TensorView) lies inside its shard and has the size of its shape
 //! and dtype. All problems of a checkpoint are reported together. Has no model knowledge: the
-//! tensor names of a network are defined in `model/`.
+//! tensor names of a network are defined in `weight_names.rs`, above this folder.
 
 mod error;
 mod folder;

@@ -1,8 +1,9 @@
-//! The operations of `ops/`, computed on the host.
+//! The operations of this crate, computed on the host.
 //!
-//! A backend on the host is a set of smaller operations (`ops.rs`); `backend.rs`, `draft.rs`, `mtp.rs` and `tower.rs` complete every
-//! such set to the operations of a model, of drafts and of towers, and `sampler.rs` samples for all of them. `reference.rs` is the
-//! slow, plain set that every other backend is tested against, within `ops/tolerance.rs`; `cpu/` is the fast one.
+//! A backend on the host is a set of smaller operations (`ops.rs`). From every such set `backend.rs`,
+//! `draft.rs`, `mtp.rs` and `tower.rs` compose the operations of a model, of drafts and of towers, and
+//! `sampler.rs` samples for all of them. `reference.rs` is the slow, plain set that every other backend is
+//! tested against, within `tolerance.rs`; the crate `perigee-cpu` is the fast one.
 //!
 //! `ranks/` makes one backend of several.
 

@@ -1,7 +1,8 @@
 //! The operations of a backend whose memory is the host's.
 //!
-//! Notation as in `backend.rs`. Every operation computes row `t` of its output from row `t` of its input alone (attention: and from
-//! the cache), with a reduction order that does not depend on T or on the other rows.
+//! Notation as in `ops/backend.rs`. Every operation computes row `t` of its output from row `t` of its input
+//! alone (attention: and from the cache), with a reduction order that does not depend on T or on the other
+//! rows.
 
 use std::ops::Range;
 
@@ -42,7 +43,7 @@ fn erf(x: f64) -> f64 {
 }
 
 /// Operations of a backend on the host: one method per step of the formulas, over memory that the
-/// caller can read. `host.rs` implements [`crate::Backend`] for every such set.
+/// caller can read. `backend.rs` implements [`crate::Backend`] for every such set.
 ///
 /// Buffers are `[rows, cols]` f32 matrices whose row count is set per step and never exceeds their
 /// allocated capacity. "adds to `out`" means `out += ...`; otherwise `out` is overwritten.

@@ -1,6 +1,6 @@
-//! Several backends as one: each is a rank that holds its share of weights and cache (`share.rs`) and exchanges values with the others
-//! inside the operations that sum over ranks (`exchange.rs`). `group.rs` is the backend that they make, `rank.rs` what a backend on
-//! the host is as one of them.
+//! Several backends as one. Each is a rank: it holds its share of weights and cache (`share.rs`), and
+//! exchanges values with the others inside the operations that sum over ranks (`exchange.rs`). `group.rs` is
+//! the backend of all ranks, `rank.rs` a host backend as one rank.
 
 mod share;
 mod exchange;
