@@ -152,7 +152,7 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     end
 }
 
-/// The way to the collector of traces, if the settings name one.
+/// Starts the export of traces, if the settings name a collector.
 fn start_traces(settings: &Settings, model: &str, metrics: &Arc<Metrics>) -> Option<Arc<Traces>> {
     let endpoint: Endpoint = settings.telemetry.otlp_endpoint.parse().ok()?;
     tracing::info!(to = %endpoint, "traces of requests are exported");

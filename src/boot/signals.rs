@@ -56,8 +56,8 @@ impl Signals {
     }
 }
 
-/// From then on a file at the size limit of the process refuses the write and kills nobody: the log may be one. To be called in a
-/// runtime.
+/// From then on a write to a file at the process's size limit fails and does not end the process: the log may
+/// be such a file. To be called in a runtime.
 pub(super) fn survive_file_size_limit() -> io::Result<()> {
     /// signal(7).
     const SIGXFSZ: i32 = 25;

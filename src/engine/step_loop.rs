@@ -100,7 +100,7 @@ struct StepLoop<B: Backend> {
     tiered: TieredBlocks<B>,
     draws: Draws,
     settlement: Settlement,
-    /// Where it is told which prefixes are cached.
+    /// Gets the changes of the prefix cache; `None` until [`Command::Tell`].
     kv_events: Option<kv_events::Feed>,
     metrics: Arc<Metrics>,
 }
@@ -120,7 +120,7 @@ impl<B: Backend> StepLoop<B> {
             self.metrics.record_turn(true);
             let outcome = catch_unwind(AssertUnwindSafe(|| self.turn()));
             self.metrics.record_turn(false);
-            // Routers are told of all that the turn named and unnamed, also by a step that failed.
+            // Events for routers cover all names that the turn gave and took, also in a failed step.
             if let Some(feed) = &mut self.kv_events {
                 feed.send(self.sequences.scheduler.take_changes());
             }
@@ -200,8 +200,8 @@ impl<B: Backend> StepLoop<B> {
         let now_us = self.clock.begin_turn();
         // Deadlines come first: a sequence that is late takes no place in the plan.
         self.sequences.expire(now_us);
-        // What a sequence is held for comes before the plan, which admits those that are released. A
-        // block of the tower is enqueued behind the last reader of the rows that it writes, and in
+        // Pictures and fetched blocks come before the plan, which admits the sequences that they release.
+        // A block of the tower is enqueued behind the last reader of the rows that it writes, and in
         // front of the next.
         self.pictures.advance(&mut self.sequences, &mut self.model)?;
         self.tiered.take_arrivals(&mut self.sequences.scheduler);
@@ -233,7 +233,7 @@ impl<B: Backend> StepLoop<B> {
             self.draws.begin_masks(&self.steps.planned, &mut self.sequences);
         }
         self.clock.lap(|times| &mut times.schedule);
-        // What ran ahead of the plan is the model's time.
+        // Time of the draft model ahead of the plan counts as time of the forward pass.
         let drafted = self.drafting.model_time();
         self.clock.count_as_forward(drafted);
         self.forward()?;

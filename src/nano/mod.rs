@@ -1,4 +1,5 @@
-//! `perigee-nano`: the embedded model, a complete checkpoint folder compiled into the binary. `docs/perigee-nano.md` is its card.
+//! `perigee-nano`: the embedded model, a complete checkpoint folder compiled into the binary. Its card is
+//! `docs/perigee-nano.md`.
 
 /// Name it is served under.
 pub const NAME: &str = "perigee-nano";

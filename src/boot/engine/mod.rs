@@ -1,5 +1,5 @@
-//! From a checkpoint to a running engine: options of the settings, the layout and its memory plan, weights, the first passes, the thread.
-//! The backend's type is not visible above this module.
+//! From a checkpoint to a running engine: options from the settings, the layout and its memory plan, weights,
+//! the first passes, the thread. The backend's type is not visible above this module.
 
 mod options;
 mod plan;

@@ -1,7 +1,8 @@
-//! `perigee doctor`: what keeps this machine from serving with these settings, or from its speed, and what to do about it.
+//! `perigee doctor`: what keeps this machine from serving with these settings, or from its speed, and the
+//! remedy.
 //!
-//! One line per finding, one below it for the remedy. Nothing is loaded, compiled or changed. A machine without a GPU has no
-//! failure by that: the CPU backend serves there.
+//! One line per finding, and one below it for the remedy. Nothing is loaded, compiled or changed. A missing
+//! GPU is no failure: the CPU backend serves there.
 
 mod cache;
 mod gpu;

@@ -1,7 +1,8 @@
 //! Proof that a pruned or quantized folder is what its source and its plan say.
 //!
-//! The audit reads both folders and shares no code with the writers beyond reading names: it goes from each tensor of the target back to the tensor of
-//! the source that it must come from. Memory stays small whatever the checkpoints' size.
+//! The audit reads both folders and shares no code with the writers beyond reading names. It compares each
+//! tensor of the target with the tensor of the source that it must come from. Memory does not grow with the
+//! checkpoints.
 
 pub mod compare;
 mod other_files;

@@ -1,4 +1,4 @@
-//! A text run through a checkpoint, for its statistics: the saliency of every expert, the inputs of every linear.
+//! Statistics of a text run through a checkpoint: the saliency of every expert, the inputs of every linear.
 
 pub(super) mod calibration;
 pub mod collect;

@@ -1,8 +1,9 @@
 //! Writes a checkpoint without the experts that a plan drops.
 //!
-//! One shard after the other, a few megabytes at a time: memory does not grow with the checkpoint. Weights are copied byte for byte in
-//! whatever format they are; nothing is decoded. The order on the disk makes a broken run visible: shards first, each complete or absent, then the
-//! other files, `config.json`, and the index last. The same command again continues where the last one was cut.
+//! One shard after the other, a few megabytes at a time: memory does not grow with the checkpoint. Weights are
+//! copied byte for byte in whatever format they are; nothing is decoded. The order on the disk makes a broken
+//! run visible: shards first, each complete or absent, then the other files, `config.json`, and the index
+//! last. The same command continues an interrupted run.
 
 pub(super) mod model_config;
 pub mod plan_file;

@@ -1,7 +1,8 @@
 //! A folder in, a quantized folder out.
 //!
-//! The walk: sort the source's tensors into modules, plan every shard, measure activations if that is asked for, then shard by shard (`shard.rs`). The
-//! result depends on source, options and calibration texts alone, not on the number of threads or on interruptions.
+//! The walk: sort the source's tensors into modules, plan every shard, measure activations on request, then
+//! encode shard by shard (`shard.rs`). The result depends on source, options and calibration texts alone, not
+//! on the number of threads or on interruptions.
 
 pub mod dialect;
 mod error;

@@ -1,8 +1,8 @@
 //! Matrix products: packed rows times panels, blocked for the caches, one accumulation per output.
 //!
-//! One driver serves one row and thousands. It walks a few panels at a time; per block of `in` it walks the tiles of rows, keeping
-//! the panels' block in the second-level cache; partial sums rest in the worker's scratch between blocks. What is done with the
-//! finished sums (store, add, SwiGLU, scatter) is an [`Epilogue`].
+//! One driver serves one row and thousands. It walks a few panels at a time; per block of `in` it walks the
+//! tiles of rows, keeping the panels' block in the second-level cache; partial sums stay in the worker's
+//! scratch between blocks. An [`Epilogue`] takes the finished sums: store, add, SwiGLU, or scatter.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -1,9 +1,10 @@
 //! Multi-head latent attention in both forms (DeepSeek-V2, arXiv 2405.04434, section 2.1), and attention of pictures (`patches.rs`).
 //!
-//! Both forms run the same inner step (`flash.rs`): a tile of query rows against 64 keys, online softmax, 64 values. They differ in
-//! what keys and values are: expanded per head from the latents (`expanded.rs`), or the latents themselves
-//! (`absorbed.rs`). What was expanded is kept from step to step (`expansions.rs`). Key blocks start at multiples of 64 positions and are taken in order, so a row's bits depend on its position
-//! and the cache alone.
+//! Both forms run the same inner step (`flash.rs`): a tile of query rows against 64 keys, online softmax, 64
+//! values. They differ in what keys and values are: expanded per head from the latents (`expanded.rs`), or the
+//! latents themselves (`absorbed.rs`). Expanded keys and values are kept from step to step (`expansions.rs`).
+//! Key blocks start at multiples of 64 positions and are taken in order, so a row's bits depend on its
+//! position and the cache alone.
 
 mod absorbed;
 mod expanded;

@@ -1,8 +1,8 @@
 //! Instruction sets, and which one runs.
 //!
-//! A kernel is written once, generic over [`Simd`], as a [`Kernel`] value; [`launch`] picks the instance compiled for the
-//! instruction set in use. Everything between a `launch` and the intrinsics is `inline(always)`, so that the
-//! whole body is compiled with the features of that instance.
+//! A kernel is written once, generic over [`Simd`], as a [`Kernel`] value; [`launch`] picks the instance
+//! compiled for the instruction set in use. Everything between a `launch` and the intrinsics is
+//! `inline(always)`, so that the whole body is compiled with the features of that instance.
 #![allow(unsafe_op_in_unsafe_fn)] // Every function here is a thin unsafe wrapper; the contract is stated once, at `Vector`.
 
 pub(crate) mod portable;

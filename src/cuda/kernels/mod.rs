@@ -1,4 +1,5 @@
-//! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs` and `ahead.rs` are shared by several.
+//! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs` and `ahead.rs` are
+//! shared by several.
 
 pub mod ahead;
 pub mod combine;

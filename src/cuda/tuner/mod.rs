@@ -1,12 +1,13 @@
 //! Chooses among the variants of a product on the device that will run it: numerics first, then time.
 //!
-//! All variants of a product give the same bits on a device that works, so a choice changes speed and never a result; a
-//! candidate that gives other bits on this device is refused and not used. A candidate replaces the shipped default
-//! only where it is faster by more than [`MARGIN`]: near-ties do not flap, and two machines agree. The vendor's products have bits of
-//! their own (`vendor.rs`), and are measured where the settings allow them.
+//! All variants of a product give the same bits on a device that works, so a choice changes speed and never a
+//! result; a candidate that gives other bits on this device is refused and not used. A candidate replaces the
+//! shipped default only where it is faster by more than [`MARGIN`]: near-ties do not flap, and two machines
+//! agree. The vendor's products have bits of their own (`vendor.rs`), and are measured where the settings
+//! allow them.
 //!
-//! `table.rs` keeps all measurements in the folder of the kernel cache, `choices.rs` is what the backend asks. `kernel_times.rs`
-//! measures without choosing.
+//! `table.rs` keeps all measurements in the folder of the kernel cache, `choices.rs` answers the backend.
+//! `kernel_times.rs` measures without choosing.
 
 mod op;
 mod candidate;

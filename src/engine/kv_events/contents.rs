@@ -1,9 +1,10 @@
 //! Which contents are cached, and the events that say so.
 //!
-//! Consumers go by tokens, not by blocks. The cache can hold a text twice, once per form of attention, so contents are counted: the first block
-//! announces its content, the last one takes it back. Consumers drop a content whose predecessor they do not know, and differ on what becomes of those
-//! behind one that goes; no prompt could reach either here. So a content is announced while all before it are. Contents with pictures are not
-//! announced: their tokens are equal for all pictures.
+//! Consumers go by tokens, not by blocks. The cache can hold a text twice, once per form of attention, so
+//! contents are counted: the first block announces its content, the last one takes it back. Consumers drop a
+//! content whose predecessor they do not know, and differ on what becomes of those behind one that goes; no
+//! prompt could reach either here. So a content is announced while all before it are. Contents with pictures
+//! are not announced: their tokens are equal for all pictures.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! KV events: routers are told which prefixes are cached here, and send requests where they are.
+//! KV events: routers learn which prefixes are cached here, and send requests to the server that has them.
 //!
-//! The scheduler notes which blocks get and lose names. [`Feed`], on the engine's thread, makes contents of them (`contents.rs`): a text is cached
-//! if it is cached in any form of attention. [`publish`] sends them over ZeroMQ in the one form that all consumers read (`wire.rs`, `zmtp.rs`).
-//! Does not know the engine.
+//! The scheduler notes which blocks get and lose names. [`Feed`], on the engine's thread, turns names into
+//! contents (`contents.rs`): a text is cached if it is cached in any form of attention. [`publish`] sends the
+//! events over ZeroMQ in the one form that all consumers read (`wire.rs`, `zmtp.rs`). Does not know the
+//! engine.
 
 pub mod config;
 mod contents;

@@ -1,9 +1,11 @@
-//! The sockets: batches go out with a number each, and those that are kept are sent again to who asks.
+//! The sockets: batches are numbered and published; kept batches are replayed on request.
 //!
-//! vLLM's frames: PUB sends topic, number (8 bytes, big-endian), batch. A subscriber's DEALER sends an empty frame and the first number it wants; the
-//! ROUTER answers with empty frame, topic, number, batch for each, and ends with number -1. Numbers begin at 0 with a batch that says that nothing is
-//! cached, and so does what is kept: where it would begin later, the engine is asked for a snapshot. It is also asked for one when somebody
-//! subscribes: a PUB socket has no memory, and not every consumer asks for a replay.
+//! vLLM's frames: PUB sends topic, number (8 bytes, big-endian), batch. A subscriber's DEALER sends an empty
+//! frame and the first number to replay; the ROUTER answers with empty frame, topic, number, batch for each,
+//! and ends with number
+//! -1. Numbers begin at 0 with a batch that says that nothing is cached. The kept batches begin with such a batch too:
+//! where they would begin later, the engine is asked for a snapshot. A subscription asks for a snapshot as
+//! well: a PUB socket has no memory, and not every consumer asks for a replay.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,7 +1,8 @@
 //! Batches in MessagePack, in the form that all consumers read.
 //!
-//! vLLM `vllm/distributed/kv_events.py`: a batch is `[time, events, rank]`, an event a map with its kind in `type`. Dynamo wants exactly three elements,
-//! AIBrix an integer rank, vLLM's router unsigned hashes; `medium` GPU is the fastest tier, whatever it is made of.
+//! vLLM `vllm/distributed/kv_events.py`: a batch is `[time, events, rank]`, an event a map with its kind in
+//! `type`. Dynamo wants exactly three elements, AIBrix an integer rank, vLLM's router unsigned hashes;
+//! `medium` GPU is the fastest tier, whatever it is made of.
 
 use std::io;
 

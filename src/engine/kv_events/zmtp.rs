@@ -1,8 +1,8 @@
 //! The server's side of ZeroMQ's wire protocol, for PUB and ROUTER sockets.
 //!
-//! ZMTP 3.1 (rfc.zeromq.org/spec/37) without security: greeting, READY, frames; subscriptions as commands and as the messages of 3.0; heartbeats
-//! (PING is answered: consumers send it every few seconds, and leave a peer that is silent). A subscriber that does not read loses messages,
-//! and nobody waits for it.
+//! ZMTP 3.1 (rfc.zeromq.org/spec/37) without security: greeting, READY, frames; subscriptions as commands and
+//! as the messages of 3.0; heartbeats (PING is answered: consumers send it every few seconds, and leave a peer
+//! that is silent). A subscriber that does not read loses messages; senders do not wait for it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -146,7 +146,7 @@ impl Role {
     }
 }
 
-/// Sends messages to whom they interest.
+/// Sends messages to subscribers of their topic.
 pub(super) struct PubSocket {
     address: SocketAddr,
     subscribers: Arc<Subscribers>,
@@ -180,7 +180,8 @@ impl PubSocket {
         self.address
     }
 
-    /// Waits for a subscription: what is sent after it gets to who has subscribed. Several may count as one.
+    /// Waits for a subscription, whose subscriber gets the messages sent from then on. Several may count as
+    /// one.
     pub(super) async fn subscribed(&self) {
         self.subscribers.subscribed.notified().await;
     }

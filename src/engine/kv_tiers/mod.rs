@@ -1,11 +1,10 @@
 //! Blocks of the KV cache beyond the device: host memory, and a folder behind it.
 //!
-//! A block that leaves the pool for other content goes to host memory, and from there to disk at
-//! once, written by a thread of its own; each tier drops what was not used for longest. A name says
-//! all that decides a block's content but what the process is: weights, types, arithmetic. That is
-//! the *identity*, a part of every file. A file that is not what it should be is a miss, and is
-//! deleted. Nothing here waits for a disk but the two threads, and an end of the process that
-//! allows for it.
+//! The content of a block that leaves the pool is copied to host memory, and at once, by a writing
+//! thread, to disk; each tier drops its least recently used blocks. A block's name covers everything
+//! that decides its content except weights, types and arithmetic of the process: these are the
+//! *identity*, a part of every file. A file that fails its checks is a miss, and is deleted. Only the
+//! two disk threads wait for a disk, and a shutdown that allows time for it.
 
 mod block_file;
 mod disk;

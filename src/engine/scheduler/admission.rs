@@ -156,7 +156,7 @@ impl Scheduler {
         for_newcomers: Option<usize>,
     ) {
         let block_size = self.limits.block_size;
-        // Clients whose next sequence waits for what another computes: they keep nobody else waiting.
+        // Clients whose next sequence waits for what another computes: no other client waits for them.
         let mut patient = Vec::new();
         while budget.prefill > 0 {
             let Some(Head { rank, slot, is_newcomer }) = self.queue.first_without(&patient) else { break };

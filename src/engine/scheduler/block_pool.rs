@@ -31,9 +31,9 @@ pub(super) struct BlockPool {
     newest: u32,
     num_cached: usize,
     evictions: u64,
-    /// Changes of names since they were last taken; `None`: nobody takes them.
+    /// Changes of names since they were last taken; `None`: not noted.
     changes: Option<Vec<CacheChange>>,
-    /// Blocks that were given to others, with the names that they had; `None`: nobody takes them.
+    /// Blocks that were given to others, with the names that they had; `None`: not noted.
     evicted: Option<Vec<(BlockHash, BlockId)>>,
 }
 
@@ -65,7 +65,7 @@ impl BlockPool {
         self.evicted.iter_mut().for_each(|evicted| into.append(evicted));
     }
 
-    /// Names and blocks that nobody holds, the most recently used first.
+    /// Names and blocks with a reference count of 0, the most recently used first.
     pub(super) fn cached(&self) -> impl Iterator<Item = (BlockHash, BlockId)> + '_ {
         let mut id = self.newest;
         std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! What becomes of named blocks, for those who tell others what is cached.
+//! Changes of the set of named blocks, for the events that publish what is cached.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! The engine's loop around it:
 //!
 //! ```text
-//! scheduler.expire(now)            sequences whose deadline passed: told and gone
+//! scheduler.expire(now)            sequences whose deadline passed end
 //! scheduler.schedule(now, batch)   the plan: chunks of tokens, with blocks to hold them
 //! forward, sample                  tokens(seq), block_table(seq) per chunk
 //! scheduler.advance(batch)         positions move on: what was sampled is known to exist, its value may still be on the device
@@ -26,10 +26,10 @@
 //! - A prompt of at least `expand_min_prompt_tokens` tokens is of class *expanded*: prompt
 //!   positions use the expanded form, reply positions the absorbed one, even when they are computed
 //!   again after a preemption. A shorter prompt is of class *absorbed* at all positions.
-//! - Class and salt are part of every cached block's name. Of class expanded only blocks that lie wholly inside the prompt
-//!   are named; of class absorbed reply blocks are named too.
-//! - A sequence with pictures in its prompt is held beside the queue, at its admission and again after a preemption, until the engine
-//!   has their rows at hand and releases it. Others pass it meanwhile.
+//! - Class and salt are part of every cached block's name. Of class expanded only blocks that lie wholly inside the
+//!   prompt are named; of class absorbed reply blocks are named too.
+//! - A sequence with pictures in its prompt is held beside the queue, at its admission and again after a preemption,
+//!   until the engine has the pictures' rows and releases it. Other sequences pass it meanwhile.
 //! - A cached prefix never covers the last known token: its row gives the next one.
 
 mod admission;

@@ -1,6 +1,5 @@
-//! Tokens that a step may compute beside the ones that replies ask for, prompts and drafts alike, so
-//! that it lasts no longer than it should: replies wait for it, and so does the next request, which
-//! nobody knows of yet.
+//! Tokens of prompts and drafts that a step may compute beside those of the replies, so that it lasts
+//! no longer than its target: replies wait for the step, and so does the next request to arrive.
 //!
 //! What such a token costs depends on the device, the context and what else is in the step, so it is
 //! not modelled: a step that took longer than its target makes the next ones smaller, one that was

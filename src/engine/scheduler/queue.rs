@@ -1,12 +1,11 @@
 //! The queue: sequences that wait for a place, in a lane for each client.
 //!
-//! Within a lane the first rank goes first. Between lanes the one that has received the least
-//! service goes first, so that a client's burst delays its own requests and nobody else's: the
-//! virtual token counter of "Fairness in Serving Large Language Models" (arXiv 2401.00588,
-//! section 4), with weights. A lane that comes back after a pause begins at the counter of those
-//! that wait: service that was not asked for is not saved up. A lane with nothing running goes before
-//! all that run something: nobody waits for a first place behind another's second. Without clients
-//! there is one lane, and the order is that of the ranks.
+//! Within a lane the first rank is first. Between lanes the one that has received the least service is
+//! first, so that a client's burst delays its own requests only: the virtual token counter of
+//! "Fairness in Serving Large Language Models" (arXiv 2401.00588, section 4), with weights. A lane that
+//! comes back after a pause begins at the counter of the waiting lanes: unused service is not saved up.
+//! A lane with nothing running is before all that run something: a client's first place comes before
+//! another's second. Without clients there is one lane, and the order is that of the ranks.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,11 +1,11 @@
 //! Plans a step: the tokens of each sequence and the blocks that hold them; cuts prompts into chunks,
 //! preempts.
 //!
-//! Order of a step: decoding sequences, then who is admitted before prompts go on (`admission.rs`),
-//! then prompts already begun, then the queue, each by rank (priority, arrival). When blocks run out,
-//! the running sequence of the last rank, of the client that runs most, releases its blocks and returns to the queue with its tokens.
-//! The first running sequence is therefore never preempted and computes at least one token in every
-//! step, or every third one, which guarantees progress.
+//! Order of a step: decoding sequences, then sequences admitted before prompts go on (`admission.rs`), then
+//! prompts already begun, then the queue, each by rank (priority, arrival). When blocks run out, the running
+//! sequence of the last rank, of the client that runs most, releases its blocks and returns to the queue with
+//! its tokens. The first running sequence is therefore never preempted and computes at least one token in
+//! every step, or every third one, which guarantees progress.
 //!
 //! Clients share what a step has: prompts that were begun divide their tokens evenly among their clients,
 //! by weight.

@@ -1,5 +1,5 @@
-//! The routes: one row each. The server dispatches by the table and takes its rules of access from it, and the OpenAPI document is
-//! written from it.
+//! The routes: one row each. The server dispatches by the table and takes its rules of access from it, and the
+//! OpenAPI document is written from it.
 
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ pub struct Route {
     pub name: &'static str,
     /// Further paths.
     pub aliases: &'static [&'static str],
-    /// What the path takes.
+    /// The method that the path takes.
     pub method: Method,
-    /// Who may ask, and what must be ready.
+    /// The key and the readiness that the route demands.
     pub access: Access,
-    /// What answers.
+    /// The function that answers.
     pub handler: Handler,
     /// The body, where the route reads one.
     pub(super) body: Option<Body>,
@@ -37,7 +37,7 @@ pub enum Method {
     Post,
 }
 
-/// Who may ask, and what must be ready.
+/// The key and the readiness that a route demands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Everyone, under any host name: the routes of probes.
@@ -54,7 +54,7 @@ pub enum Access {
     Admin,
 }
 
-/// What answers a request.
+/// The functions that answer requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handler {
     /// Generates.

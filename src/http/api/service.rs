@@ -337,7 +337,7 @@ impl Drop for Awaited<'_> {
     }
 }
 
-/// Parses a body. The hold goes along: a parse that nobody waits for any more goes on.
+/// Parses a body. The hold stays with the parse, which runs to its end also after the request was dropped.
 async fn parse_off_thread<T: Send + 'static>(
     body: RequestBody,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
@@ -346,7 +346,8 @@ async fn parse_off_thread<T: Send + 'static>(
     off_thread(bytes.len(), move || Ok((read(&bytes)?, hold))).await?
 }
 
-/// Does what takes little for few bytes here, and on a blocking thread for many, so that megabytes of JSON hold up nobody's stream.
+/// Runs `work` inline up to [`INLINE_BODY_BYTES`], else on a blocking thread: parsing megabytes would stall
+/// other streams.
 async fn off_thread<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,5 @@
-//! The request walk: render, tokenize, fit, submit, then follow the engine's replies.
+//! The request walk: render, tokenize, fit the context, see images, constrain, submit, then follow the
+//! engine's replies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -143,8 +144,8 @@ impl Generator {
         self
     }
 
-    /// Replaces what requests get that leave values open, and the rules for those that do not. The
-    /// end tokens stay.
+    /// Replaces the values of requests that leave them open, and the rules for values that requests set.
+    /// The end tokens stay.
     pub fn with_defaults(mut self, defaults: SamplingDefaults) -> Self {
         self.defaults = defaults;
         self
@@ -274,8 +275,8 @@ impl Generator {
         Ok(Some(Arc::new(predicted.await?)))
     }
 
-    /// Refuses what an empty queue would refuse as well: a later time, as a full queue names one, would
-    /// be no better.
+    /// Refuses a request that an empty queue would refuse too. Such a refusal names no time to retry, unlike
+    /// that of a full queue.
     fn bound_queue(&self, prompts: &[EncodedPrompt], request: &GenerateRequest) -> Result<(), GenerateError> {
         let (facts, copies) = (self.facts(), request.n as usize);
         let replies = prompts.len() * copies;

@@ -1,7 +1,8 @@
 //! Images of requests: from what clients send to pictures in a prompt.
 //!
-//! A prompt's tokens need an image's header alone: its size decides how many there are. Pixels are decoded after the prompt was found to
-//! fit, on threads of their own, within bounds on memory and time, and no longer than the client waits.
+//! A prompt's tokens need an image's header alone: its size decides how many there are. Pixels are decoded
+//! after the prompt was found to fit, on threads of their own, within bounds on memory and time, and no longer
+//! than the client waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Worker threads and the data they share.
 //!
-//! `pool.rs` runs one job on every worker, and lets other threads run in between (`turn.rs`);
-//! `shards.rs` gives each worker its part of the result; `upload_meter.rs` tells threads that read ahead how far the reader is.
-//! Does not know what the jobs compute.
+//! `pool.rs` runs one job on every worker, and lets other threads run in between (`turn.rs`); `shards.rs`
+//! gives each worker its part of the result; `upload_meter.rs` tells threads that read ahead how far the
+//! upload is. Does not know what the jobs compute.
 
 mod pool;
 mod shards;

@@ -3,8 +3,8 @@
 //! The calling thread is worker 0. Between jobs a worker spins for a short while (the gaps inside a
 //! step are microseconds) and then parks (the gaps between requests are longer). A worker that the
 //! system lets run too late finds the tasks of `for_each` taken and the job closed: where other
-//! programs share the processors, nobody waits for who has not begun. Does not know what the jobs
-//! compute.
+//! programs share the processors, the caller does not wait for workers that have not started the job.
+//! Does not know what the jobs compute.
 
 use std::any::Any;
 use std::cell::UnsafeCell;

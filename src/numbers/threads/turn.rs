@@ -1,8 +1,9 @@
-//! Workers let other threads run now and then.
+//! Workers yield to other threads at intervals.
 //!
-//! Where workers keep every processor busy, a thread that wakes to answer a request waits for the system's next tick, which is 4 ms away on
-//! many kernels. So a worker yields between tasks. Where other programs want the processors too, each yield costs it a whole slice of theirs:
-//! what it gives is bounded, and beyond that the system alone decides.
+//! Where workers keep every processor busy, a thread that wakes to answer a request waits for the system's
+//! next tick, which is 4 ms away on many kernels. So a worker yields between tasks. Where other programs
+//! compute too, each yield costs the worker a whole slice of theirs: the time that it gives is bounded, and
+//! beyond the bound it does not yield.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! `/v1/responses`: the public API's newer dialect over the same walk as chat. Nothing is stored.
 //!
-//! Items, tools and choices are read into what chat's readers make of theirs; every other field is read as it is there, so that all
-//! dialects have the same limits and meanings.
+//! Items, tools and choices become the values that chat's readers make of theirs. Every other field has chat's
+//! reader, so that all dialects have the same limits and meanings.
 
 mod answer;
 mod events;

@@ -1,8 +1,8 @@
 //! Traces of requests, exported to an OpenTelemetry collector.
 //!
-//! A request has a span, and below it one for each phase of its replies. All are built from times that were noted on the way, when the
-//! request has ended: a request that is not sampled costs nothing more, and no request waits for the collector. What the collector does
-//! not take in time is dropped and counted.
+//! A request has a span, and below it one for each phase of its replies. All are built when the request has
+//! ended, from times noted on the way: a request that is not sampled costs nothing more, and no request waits
+//! for the collector. Traces that the collector does not take in time are dropped and counted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
