@@ -3,7 +3,7 @@
 //! Rows are gathered by expert, so that each expert's weights are read once however many rows chose it. Two passes over the
 //! threads: gate and up of every expert (sums go straight through SwiGLU into packed rows), then `down` by
 //! columns of the output: one worker computes some columns for all experts and adds them up per row in order of k. So no
-//! two workers write one output, and no result depends on how rows met.
+//! two workers write one output, and results do not depend on how rows are grouped.
 
 use super::buffer::Routing;
 use super::gemm::{Epilogue, Multiply, Operands, finished_together, row_blocks};

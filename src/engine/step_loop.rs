@@ -206,7 +206,8 @@ impl<B: Backend> StepLoop<B> {
         self.pictures.advance(&mut self.sequences, &mut self.model)?;
         self.tiered.take_arrivals(&mut self.sequences.scheduler);
         self.clock.lap(|times| &mut times.forward);
-        // A draft begins with a known token: where drafts pay, a step is settled before the next is planned.
+        // A draft begins with a known token: where drafts pay, a step is settled before the next is planned. With a step in flight the
+        // first call only says whether they do, for the sequences whose tokens are not known.
         if self.propose() && self.steps.is_in_flight() {
             self.settle()?;
             self.propose();

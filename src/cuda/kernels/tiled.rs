@@ -137,12 +137,12 @@ impl Variant {
         variant("wgmma32x128", 2, 128, Schedule::Wgmma),
     ];
 
-    /// Most dynamic shared memory of a launch of those that fit on an architecture, but for those of `wgmma`.
+    /// Largest dynamic shared memory, in bytes, over the `mma` variants that fit `arch`.
     pub(super) fn max_shared_bytes(arch: Arch) -> u32 {
         Self::most_shared_bytes(arch, |schedule| !schedule.is_wgmma())
     }
 
-    /// The same of those.
+    /// The same quantity over the `wgmma` variants.
     pub(super) fn max_wgmma_shared_bytes(arch: Arch) -> u32 {
         Self::most_shared_bytes(arch, Schedule::is_wgmma)
     }

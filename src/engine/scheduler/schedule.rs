@@ -16,7 +16,7 @@ use super::{Scheduler, SeqId};
 
 /// Prompt tokens of a chat of one line: they are not cut in two where a step has room for them, whatever its target.
 pub(super) const SHORT_CHAT: usize = 32;
-/// Steps in a row that may leave begun prompts with less than half of the prompt tokens, or with none.
+/// Steps in a row that may leave begun prompts with less than half of the prompt tokens, or with none, so that newcomers begin at once.
 pub(super) const MOST_LEAN_PLANS: u8 = 2;
 
 /// Whether there are chunks, each the last of its prompt.

@@ -139,7 +139,7 @@ impl ApiKey {
         Self { key: Secret::new(&key), name, limits, problem: None }
     }
 
-    /// An entry that is none. Only what cannot hold a key of what is wrong is kept.
+    /// A malformed entry. Keeps only the part of the parse error that cannot contain the secret.
     fn wrong(message: &str) -> Self {
         let safe = message.starts_with("unknown field") || message.starts_with("missing field");
         let problem = if safe { message } else { "is no TOML table of a key and its limits" };
