@@ -8,6 +8,7 @@
 //!
 //! Knows neither the model nor any other backend.
 
+mod simd;
 mod backend;
 mod bandwidth;
 mod buffer;
@@ -19,7 +20,6 @@ mod mla;
 mod moe;
 mod packed_panels;
 mod rows;
-mod simd;
 mod storage;
 mod transpose;
 #[cfg(test)]

@@ -24,11 +24,12 @@ use super::kernels::ahead::{self, Ahead};
 use super::kernels::linear::{self, Output};
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
 use super::kernels::{repack, route};
+use super::packer::Packer;
 use super::sampler::Sampler;
 use super::step::{self, Step};
 use super::stream::{Buffer, Stream};
 use super::tuner::{Choices, Product};
-use super::weights::{Matrix, Packer, Tiled};
+use super::weights::{Matrix, Tiled};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
 use perigee_ops::{

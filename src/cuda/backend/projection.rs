@@ -3,8 +3,9 @@
 use super::CudaBackend;
 use crate::driver::Driver;
 use crate::kernels::experts::{self, TILE_ROWS};
+use crate::packer::Packer;
 use crate::tuner::Choices;
-use crate::weights::{Matrix, Packer, Tiled};
+use crate::weights::{Matrix, Tiled};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_ops::{Activations, ExpertMatrices, OpError, expect};
 

@@ -53,7 +53,7 @@ impl Format {
         }
     }
 
-    pub(super) fn of(stored: &StoredMatrix<'_>) -> Option<Self> {
+    pub(crate) fn of(stored: &StoredMatrix<'_>) -> Option<Self> {
         match stored {
             StoredMatrix::Plain(view) => match view.dtype {
                 DType::F32 | DType::F16 => Some(Self::F32),
@@ -166,25 +166,25 @@ impl Matrix {
 
 /// What the matrices of a list have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// N, K.
-    pub(super) shape: [usize; 2],
-    pub(super) format: Format,
+    pub(crate) shape: [usize; 2],
+    pub(crate) format: Format,
     /// Bytes of a matrix's codes.
-    pub(super) code_bytes: usize,
+    pub(crate) code_bytes: usize,
     /// Bytes of a matrix's scales on the device.
-    pub(super) scale_bytes: usize,
+    pub(crate) scale_bytes: usize,
     divide: bool,
     /// FP8: rows that share a scale.
-    pub(super) scale_rows: usize,
+    pub(crate) scale_rows: usize,
     /// FP8: columns that share a scale.
-    pub(super) scale_columns: usize,
+    pub(crate) scale_columns: usize,
 }
 
 impl Layout {
     /// Errors: none, a format without kernels, shapes or formats that differ, a K that is no multiple of
     /// [`Format::values`].
-    pub(super) fn of_all(op: &'static str, matrices: &[&StoredMatrix<'_>]) -> Result<Self, OpError> {
+    pub(crate) fn of_all(op: &'static str, matrices: &[&StoredMatrix<'_>]) -> Result<Self, OpError> {
         let Some(first) = matrices.first() else {
             return Err(OpError::ShapeMismatch { op, expected: vec![1], got: vec![0] });
         };
@@ -232,7 +232,7 @@ impl Layout {
 }
 
 /// A matrix's scales as the kernels read them: bf16 scales of FP8 are widened.
-pub(super) fn scale_bytes<'a>(stored: &StoredMatrix<'a>) -> Cow<'a, [u8]> {
+pub(crate) fn scale_bytes<'a>(stored: &StoredMatrix<'a>) -> Cow<'a, [u8]> {
     match stored {
         StoredMatrix::Plain(_) => Cow::Borrowed(&[]),
         StoredMatrix::Packed(packed) => match (packed.format.code_bits(), packed.scales.dtype) {

@@ -66,7 +66,7 @@ impl Tiled {
 }
 
 /// Bytes of codes and scales of one tile.
-pub(super) const fn tile_bytes(format: Format) -> (usize, usize) {
+pub(crate) const fn tile_bytes(format: Format) -> (usize, usize) {
     let values = TILE * UNIT;
     match format {
         Format::F32 => (4 * values, 0),

@@ -1,10 +1,9 @@
 //! Brings weights from the checkpoint's rows into tiles, on the device.
 
-use super::matrix::{Format, Layout, scale_bytes};
-use super::tiles::{TILE, Tiled, TiledWeight, UNIT, tile_bytes};
-use crate::driver::Driver;
-use crate::kernels::repack::{self, Half};
-use crate::stream::{Buffer, Stream};
+use super::driver::Driver;
+use super::kernels::repack::{self, Half};
+use super::stream::{Buffer, Stream};
+use super::weights::{Format, Layout, TILE, Tiled, TiledWeight, UNIT, scale_bytes, tile_bytes};
 use perigee_numbers::quant::{StoredMatrix, TensorScale};
 use perigee_ops::OpError;
 
