@@ -343,6 +343,19 @@ fn parts_with_a_layer_of_their_own_keep_it() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// A log filter takes the folders of the root crate, and refuses what has become a crate under its old path.
+#[test]
+fn log_filters_know_the_parts() {
+    let sources = sources();
+    let crates = crates(&sources);
+    let is_refused = |part: &str| {
+        let log_level = format!("info,perigee::{part}=debug");
+        !perigee_telemetry::config::Config { log_level, ..Default::default() }.validate().is_empty()
+    };
+    assert_eq!(layers(&sources, &crates, "").iter().find(|part| is_refused(part)), None);
+    assert_eq!(crates.iter().find(|part| !is_refused(part)), None);
+}
+
 #[test]
 fn every_rule_and_exception_has_a_use() {
     let sources = sources();

@@ -252,7 +252,7 @@ fn write_classes(text: &mut String, i: &Inspection) {
     }
 }
 
-/// What keeps the checkpoint from being loaded.
+/// Problems that prevent a load of the checkpoint.
 fn write_problems(text: &mut String, i: &Inspection) {
     let p = &i.problems;
     if let Some(hopeless) = &p.hopeless {

@@ -37,7 +37,7 @@ pub(super) struct Drafting {
     of_model: Vec<(SeqId, Vec<u32>)>,
 }
 
-/// What guesses are weighed by in a turn.
+/// Rows of a turn, by which the cost of guesses is judged.
 struct Room {
     /// Decoding sequences, each of which has a row without a draft.
     base: usize,

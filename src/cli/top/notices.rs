@@ -1,4 +1,4 @@
-//! What needs attention: the server's state, then its figures, worst first.
+//! Notices: the server's state, then its figures, worst first.
 
 use std::time::Duration;
 

@@ -170,17 +170,17 @@ impl Span<'_> {
         self.first.value(gauge).min(self.last.value(gauge))
     }
 
-    /// By how much a counter rose.
+    /// Rise of a counter.
     pub(super) fn delta(&self, counter: &str) -> f64 {
         (self.last.value(counter) - self.first.value(counter)).max(0.0)
     }
 
-    /// The same per second; `None` of one page.
+    /// Rise of a counter per second; `None` of one page.
     pub(super) fn rate(&self, counter: &str) -> Option<f64> {
         (self.seconds > 0.0).then(|| self.delta(counter) / self.seconds)
     }
 
-    /// By how much the counters of a family rose.
+    /// Rises of the counters of a family.
     pub(super) fn deltas(&self, family: &str, label: &str) -> ByLabel {
         let before = self.first.by_label(family, label);
         let mut deltas = self.last.by_label(family, label);
@@ -189,7 +189,7 @@ impl Span<'_> {
         deltas
     }
 
-    /// The same per second. Counters that did not rise are left out.
+    /// Rises of the counters of a family per second. Counters that did not rise are left out.
     pub(super) fn rates(&self, family: &str, label: &str) -> ByLabel {
         let rises = self.deltas(family, label).into_iter().filter(|(_, delta)| *delta > 0.0);
         rises.map(|(label, delta)| (label, delta / self.seconds)).collect()

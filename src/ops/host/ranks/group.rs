@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::exchange::{Meeting, Member};
 use super::share::{self, Part, Share};
 use crate::{
-    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, DraftActivations,
-    DraftInput, DraftMatrices, DraftOps, DraftShape, ExpertMatrices, ExpertSplit, FusionMatrices, Layers,
-    MemoryNeeds, MlaShape, ModelShape, MtpOps, OpError, Outcomes, Picture, Preferences, QueryMatrices,
+    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
+    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
     RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId,
-    TowerCapacity, TowerMatrices, TowerOps, TowerShape, Upcoming, expect,
+    Upcoming, expect,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -45,17 +44,17 @@ pub trait Rank: Backend {
 pub struct Group<B> {
     /// Worker `r` of the pool runs rank `r`.
     pool: ThreadPool,
-    ranks: Vec<Mutex<B>>,
+    pub(super) ranks: Vec<Mutex<B>>,
     meeting: Arc<Meeting>,
     /// Buffer of the last read values.
     values: Vec<f32>,
 }
 
 /// One value per rank.
-pub struct PerRank<T>(Vec<T>);
+pub struct PerRank<T>(pub(super) Vec<T>);
 
 /// One mutable state per rank.
-pub struct RankStates<T>(Vec<Mutex<T>>);
+pub struct RankStates<T>(pub(super) Vec<Mutex<T>>);
 
 /// Experts of one layer, split over ranks.
 pub struct GroupExperts<T> {
@@ -65,12 +64,12 @@ pub struct GroupExperts<T> {
 }
 
 impl<T> RankStates<T> {
-    fn at(&self, rank: Share) -> MutexGuard<'_, T> {
+    pub(super) fn at(&self, rank: Share) -> MutexGuard<'_, T> {
         locked(&self.0[rank.rank])
     }
 }
 
-fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic ends the step; the next `begin` overwrites the rank's incomplete state.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -103,7 +102,7 @@ impl<B: Rank> Group<B> {
 
     /// Runs `work` on every rank; results in rank order. Errors: the first error that is not the
     /// report of another rank's failure.
-    fn each<R: Send>(
+    pub(super) fn each<R: Send>(
         &mut self,
         work: impl Fn(Share, &mut B) -> Result<R, OpError> + Sync,
     ) -> Result<Vec<R>, OpError> {
@@ -158,7 +157,10 @@ impl<B: Rank> Group<B> {
         matrix.map(PerRank)
     }
 
-    fn on_each(&mut self, work: impl Fn(Share, &mut B) -> Result<(), OpError> + Sync) -> Result<(), OpError> {
+    pub(super) fn on_each(
+        &mut self,
+        work: impl Fn(Share, &mut B) -> Result<(), OpError> + Sync,
+    ) -> Result<(), OpError> {
         self.each(work).map(|_| ())
     }
 }
@@ -594,159 +596,5 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
     ) -> Result<f32, OpError> {
         let peaks = self.each(|at, rank| rank.cached_peak(layer, &cache.at(at), &w.at(at)))?;
         Ok(crate::peak(peaks))
-    }
-}
-
-/// Every rank runs the whole draft, on a cache with every position; the network's table and head alone are shared, as everywhere.
-impl<B: Rank> DraftOps for Group<B> {
-    type Draft = RankStates<B::Draft>;
-
-    fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let one = locked(&self.ranks[0]).draft_memory(shape, capacity, cache);
-        let world = self.ranks.len() as u64;
-        MemoryNeeds { workspace_bytes: world * one.workspace_bytes, cache_bytes: world * one.cache_bytes }
-    }
-
-    fn load_draft(
-        &mut self,
-        host: &DraftMatrices<'_>,
-        shape: &DraftShape,
-        rope: &RopeTable,
-        capacity: &Capacity,
-        cache: &CacheShape,
-    ) -> Result<Self::Draft, OpError> {
-        let drafts = self.each(|_, rank| rank.load_draft(host, shape, rope, capacity, cache).map(Mutex::new));
-        drafts.map(RankStates)
-    }
-
-    fn capture(&mut self, state: usize, w: &Self::Workspace, draft: &mut Self::Draft) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.capture(state, &w.at(at), &mut draft.at(at)))
-    }
-
-    fn draft_step(
-        &mut self,
-        plan: &StepPlan,
-        input: DraftInput<'_>,
-        table: &Self::Matrix,
-        w: &Self::Workspace,
-        draft: &mut Self::Draft,
-    ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.draft_step(plan, input, &table.0[at.rank], &w.at(at), &mut draft.at(at)))
-    }
-
-    fn draft_logits(
-        &mut self,
-        table: &Self::Matrix,
-        draft: &mut Self::Draft,
-        w: &mut Self::Workspace,
-    ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.draft_logits(&table.0[at.rank], &mut draft.at(at), &mut w.at(at)))
-    }
-
-    fn draft_block_bytes(&self, draft: &Self::Draft) -> usize {
-        locked(&self.ranks[0]).draft_block_bytes(&locked(&draft.0[0]))
-    }
-
-    /// Of the first rank: all have the same.
-    fn start_draft_read(&mut self, block: BlockId, draft: &Self::Draft) -> Result<Self::BlockRead, OpError> {
-        let read = locked(&self.ranks[0]).start_draft_read(block, &locked(&draft.0[0]))?;
-        Ok(PerRank(vec![read]))
-    }
-
-    fn write_draft_block(
-        &mut self,
-        block: BlockId,
-        content: &[u8],
-        draft: &mut Self::Draft,
-    ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.write_draft_block(block, content, &mut draft.at(at)))
-    }
-
-    fn read_draft(&mut self, draft: &Self::Draft) -> DraftActivations {
-        locked(&self.ranks[0]).read_draft(&locked(&draft.0[0]))
-    }
-}
-
-/// The layer is split as the network's are; the fusion in front of it is whole on every rank.
-impl<B: Rank> MtpOps for Group<B> {
-    type Fusion = RankStates<B::Fusion>;
-
-    fn fusion_bytes(&self, shape: &ModelShape, capacity: &Capacity) -> u64 {
-        self.ranks.len() as u64 * locked(&self.ranks[0]).fusion_bytes(shape, capacity)
-    }
-
-    fn load_fusion(
-        &mut self,
-        host: &FusionMatrices<'_>,
-        shape: &ModelShape,
-        capacity: &Capacity,
-    ) -> Result<Self::Fusion, OpError> {
-        self.each(|_, rank| rank.load_fusion(host, shape, capacity).map(Mutex::new)).map(RankStates)
-    }
-
-    fn fuse(
-        &mut self,
-        plan: &StepPlan,
-        input: DraftInput<'_>,
-        table: &Self::Matrix,
-        target: &Self::Workspace,
-        fusion: &mut Self::Fusion,
-        own: &mut Self::Workspace,
-    ) -> Result<(), OpError> {
-        self.on_each(|at, rank| {
-            let (target, table) = (&target.at(at), &table.0[at.rank]);
-            rank.fuse(plan, input, table, target, &mut fusion.at(at), &mut own.at(at))
-        })
-    }
-
-    fn logits_of(
-        &mut self,
-        head: &Self::Matrix,
-        own: &Self::Workspace,
-        target: &mut Self::Workspace,
-    ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.logits_of(&head.0[at.rank], &own.at(at), &mut target.at(at)))
-    }
-}
-
-/// Every rank runs the whole tower: its weights are a thousandth of the network's, and every rank needs every row.
-impl<B: Rank> TowerOps for Group<B> {
-    type Tower = RankStates<B::Tower>;
-
-    fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {
-        self.ranks.len() as u64 * locked(&self.ranks[0]).tower_bytes(shape, capacity)
-    }
-
-    fn load_tower(
-        &mut self,
-        host: &TowerMatrices<'_>,
-        shape: &TowerShape,
-        capacity: &TowerCapacity,
-    ) -> Result<Self::Tower, OpError> {
-        self.each(|_, rank| rank.load_tower(host, shape, capacity).map(Mutex::new)).map(RankStates)
-    }
-
-    fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.begin_pictures(pictures, &mut tower.at(at)))
-    }
-
-    fn tower_block(&mut self, block: usize, tower: &mut Self::Tower) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.tower_block(block, &mut tower.at(at)))
-    }
-
-    fn project_pictures(&mut self, to: &[u32], tower: &mut Self::Tower) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.project_pictures(to, &mut tower.at(at)))
-    }
-
-    fn place_rows(&mut self, tower: &Self::Tower, w: &mut Self::Workspace) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.place_rows(&tower.at(at), &mut w.at(at)))
-    }
-
-    fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError> {
-        Ok(self.each(|at, rank| rank.read_rows(rows, &tower.at(at)))?.swap_remove(0))
-    }
-
-    fn read_encoded(&mut self, tower: &mut Self::Tower) -> Result<Vec<f32>, OpError> {
-        Ok(self.each(|at, rank| rank.read_encoded(&mut tower.at(at)))?.swap_remove(0))
     }
 }

@@ -1,10 +1,11 @@
 //! Several backends as one. Each is a rank: it holds its share of weights and cache (`share.rs`), and
 //! exchanges values with the others inside the operations that sum over ranks (`exchange.rs`). `group.rs` is
-//! the backend of all ranks, `rank.rs` a host backend as one rank.
+//! the backend of all ranks, `beside.rs` what it runs beside the network, `rank.rs` a host backend as one rank.
 
 mod share;
 mod exchange;
 mod group;
+mod beside;
 mod rank;
 
 pub use exchange::Member;
