@@ -83,6 +83,8 @@ macro_rules! families {
 pub(super) const STEP_PARTS: &[&str] = &["schedule", "forward", "sample", "commit", "emit"];
 /// Order of `FinishLabel`.
 const FINISH_REASONS: &[&str] = &["stop", "length", "abort", "error", "repetition"];
+/// What became of the arguments of a call.
+pub(super) const ARGUMENTS: &[&str] = &["sound", "mended", "invalid", "cut"];
 /// Order of `KvTier`.
 const TIERS: &[&str] = &["host", "disk"];
 
@@ -257,6 +259,8 @@ metrics Perigee {
         "Requests with a key, by the name of its client and status.";
     ClientTokens: Counter, "perigee_client_tokens_total", &[("client", &[]), ("kind", &[])],
         "Tokens of prompts and replies by client.";
+    ToolCalls: Counter, "perigee_tool_calls_total", &[("arguments", ARGUMENTS)],
+        "Tool calls of replies, by their arguments: an object of JSON as the model wrote it, a mended one, none, or cut by a limit.";
     IgnoredFields: Counter, "perigee_ignored_fields_total", &[], "Request fields with a name that nobody reads.";
     Spans: Counter, "perigee_trace_spans_total", &[("outcome", &["exported", "dropped"])],
         "Spans of traces: exported = the collector took them, dropped = it did not in time.";

@@ -212,6 +212,14 @@ impl Metrics {
         self.recorder.record(Metric::KvSnapshots, 1.0);
     }
 
+    /// Records the tool calls of a request: those whose arguments are as the model wrote them, mended,
+    /// no object, and cut.
+    pub fn record_tool_calls(&self, calls: [usize; 4]) {
+        for (label, count) in families::ARGUMENTS.iter().zip(calls).filter(|(_, count)| *count > 0) {
+            self.recorder.record_with(Metric::ToolCalls, &[label], count as f64);
+        }
+    }
+
     /// Records a request with an unknown field.
     pub fn record_ignored_field(&self) {
         self.recorder.record(Metric::IgnoredFields, 1.0);

@@ -29,6 +29,7 @@ fn record_everything(metrics: &Metrics) {
     metrics.record_rejection(Rejection::QueueTokens);
     metrics.record_first_token(us(30_000));
     metrics.record_token_gap(us(4_000));
+    metrics.record_tool_calls([2, 1, 0, 0]);
     metrics.record_params(2, 128);
     let figures = RequestFigures {
         e2e: us(500_000),
@@ -132,6 +133,9 @@ fn recorded_figures_are_on_the_page() {
         ("perigee_kernel_cache_kernels_total", &[("outcome", "compiled")], 0.0),
         ("perigee_kernel_cache_seconds_total", &[("work", "read")], 1.0),
         ("perigee_kernel_cache_seconds_total", &[("work", "compile")], 0.0),
+        ("perigee_tool_calls_total", &[("arguments", "sound")], 2.0),
+        ("perigee_tool_calls_total", &[("arguments", "mended")], 1.0),
+        ("perigee_tool_calls_total", &[("arguments", "invalid")], 0.0),
         ("perigee_ready", &[], 1.0),
         ("perigee_http_requests_total", &[("route", "/v1/models"), ("status", "200")], 1.0),
         ("perigee_http_connections", &[], 1.0),

@@ -17,7 +17,7 @@ mod test_data;
 pub mod grammar;
 
 pub use reply::{
-    MAX_STOP_BYTES, MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, MAX_STOP_STRINGS, PatternError,
+    ArgumentsForm, MAX_STOP_BYTES, MAX_STOP_PATTERN_BYTES, MAX_STOP_PATTERNS, MAX_STOP_STRINGS, PatternError,
     PatternMatcher, ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, StopError, StopMatch,
     StopMatcher, StopOptions, StopPatterns, ToolCall, WholeReply, whole_reply,
 };

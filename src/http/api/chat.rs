@@ -170,6 +170,8 @@ struct Choice<'a> {
     stop_reason: StopReason<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     guard: Option<guard::Found>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_arguments: Option<Vec<&'static str>>,
     token_ids: Option<&'a [u32]>,
 }
 
@@ -219,6 +221,7 @@ impl<'a> ChatAnswer<'a> {
             finish_reason: write::finish_reason(&reply.finish),
             stop_reason: StopReason::from(&reply.finish),
             guard: guard::found(replies.guard_events(index), show),
+            tool_arguments: write::tool_arguments(&reply.forms),
             token_ids: format.return_token_ids.then_some(&reply.tokens[..]),
         };
         Self {

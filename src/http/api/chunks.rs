@@ -116,6 +116,9 @@ impl ChoiceEvents {
         if let Some(found) = guard::found(source.replies.guard_events(choice), &show) {
             write::member(out, "guard", &found);
         }
+        if let Some(forms) = write::tool_arguments(source.replies.forms(choice)) {
+            write::member(out, "tool_arguments", &forms);
+        }
         write::raw(out, ",\"token_ids\":null");
         self.close(out, source, choice);
     }
@@ -234,7 +237,7 @@ impl ChoiceEvents {
                     write::string(out, text);
                     write::raw(out, "}}]");
                 }
-                ReplyPiece::Reasoning(_) | ReplyPiece::Content(_) => {}
+                _ => {}
             }
             self.end_delta(out, source, choice, tokens.take(), &[]);
         }
@@ -289,7 +292,10 @@ impl ChoiceEvents {
 }
 
 fn content_of(piece: &ReplyPiece) -> &str {
-    if let ReplyPiece::Content(text) = piece { text } else { "" }
+    match piece {
+        ReplyPiece::Content(text) | ReplyPiece::ReasoningWasAnswer(text) => text,
+        _ => "",
+    }
 }
 
 fn reasoning_of(piece: &ReplyPiece) -> &str {

@@ -115,14 +115,14 @@ impl EventStream {
                 blocks.pieces(out, format, replies.usage(), &pieces);
             }
             (Events::Blocks(blocks), ReplyPart::Finished(finish)) => {
-                blocks.finished(out, format, replies.usage(), &finish);
+                blocks.finished(out, format, replies.usage(), (&finish, replies.forms(choice)));
             }
             (Events::Items(items), ReplyPart::Pieces { pieces, logprobs, in_answer, .. }) => {
                 let show = TokenText { tokenizer: &self.tokenizer, as_ids: format.tokens_as_ids };
                 items.pieces(out, format, &pieces, &show, (&logprobs, &in_answer));
             }
             (Events::Items(items), ReplyPart::Finished(finish)) => {
-                items.finished(out, format, replies.usage(), &finish);
+                items.finished(out, format, replies.usage(), (&finish, replies.forms(choice)));
             }
         }
     }

@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::values::inline_schema;
-use crate::generate::{self, Finish, ReasoningField, TokenLogprobs};
+use crate::generate::{self, ArgumentsForm, Finish, ReasoningField, TokenLogprobs};
 use perigee_text::Tokenizer;
 
 /// JSON has no infinities: what is below every logit is written as this.
@@ -144,6 +144,12 @@ pub(super) fn finish_reason(finish: &Finish) -> &'static str {
 /// Adds the public names of endings to a schema.
 pub(super) fn finish_reasons(schema: &mut Schema) {
     schema.insert("enum".to_owned(), ["stop", "length", "tool_calls", "repetition"][..].into());
+}
+
+/// `tool_arguments`: what became of the arguments of each call; nothing where all are as the model wrote them.
+pub(super) fn tool_arguments(forms: &[ArgumentsForm]) -> Option<Vec<&'static str>> {
+    let marked = |form: &ArgumentsForm| matches!(form, ArgumentsForm::Mended | ArgumentsForm::Invalid);
+    forms.iter().any(marked).then(|| forms.iter().map(|form| form.name()).collect())
 }
 
 /// `stop_reason`.

@@ -29,7 +29,7 @@ pub use fetching::{FetchImages, Fetched};
 pub use generator::{Generator, ModelText};
 pub use guarding::{GuardChoice, GuardPlan};
 pub use perigee_engine::{EngineFacts, EngineSnapshot, Share, TokenLogprobs};
-pub use perigee_text::{ReplyPiece, ToolCall};
+pub use perigee_text::{ArgumentsForm, ReplyPiece, ToolCall};
 pub use policy::{Applied, PolicyRefusal, SamplingMode, SamplingPolicy};
 pub use reply::{Finish, FullReply, Replies, ReplyEvent, ReplyPart, Usage};
 pub use request::{

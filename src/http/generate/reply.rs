@@ -16,7 +16,8 @@ use perigee_decoding::guard;
 use perigee_engine::EngineEvent;
 use perigee_engine::scheduler::FinishReason;
 use perigee_text::{
-    Detokenizer, ReplyEnd, ReplyParser, ReplyPiece, StopOptions, StopPatterns, Tokenizer, WholeReply, markers,
+    ArgumentsForm, Detokenizer, ReplyEnd, ReplyParser, ReplyPiece, StopOptions, StopPatterns, Tokenizer,
+    WholeReply, markers,
 };
 
 /// The end of a reply.
@@ -98,6 +99,8 @@ pub struct Usage {
     /// Drafted tokens of the replies that have ended, accepted and rejected; `None` if there were
     /// none.
     pub drafted: Option<(usize, usize)>,
+    /// Calls that have ended, by [`ArgumentsForm`], over all replies.
+    pub calls: [usize; ArgumentsForm::ALL.len()],
 }
 
 /// A whole reply, for answers that are not streamed.
@@ -113,6 +116,8 @@ pub struct FullReply {
     pub in_answer: Vec<bool>,
     /// Logprobs of the prompt from its second token on, if requested.
     pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// What became of the arguments of the calls.
+    pub forms: Vec<ArgumentsForm>,
     /// How the reply ended.
     pub finish: Finish,
 }
@@ -278,7 +283,9 @@ impl Reply {
         }
         if let Some(found) = found {
             self.end_here(Finish::StopString(found));
-        } else if self.one_call && self.parser.as_ref().is_some_and(|parser| parser.closed_calls() > 0) {
+        } else if self.one_call
+            && self.parser.as_ref().is_some_and(|parser| !parser.closed_calls().is_empty())
+        {
             let called = self.parser.as_ref().is_some_and(|parser| parser.num_calls() > 0);
             if called {
                 self.end_here(Finish::ToolCalls);
@@ -307,6 +314,14 @@ impl Reply {
         for piece in pieces {
             match piece {
                 ReplyPiece::Content(text) => content.push_str(&text),
+                ReplyPiece::AnswerWasReasoning => {
+                    // What waits for the rest of a stop string is reasoning too.
+                    let mut before = String::new();
+                    take(&mut self.stops, &std::mem::take(&mut content), &mut before);
+                    self.stops.finish("", &mut before);
+                    others.extend((!before.is_empty()).then_some(ReplyPiece::Content(before)));
+                    others.push(ReplyPiece::AnswerWasReasoning);
+                }
                 other => others.push(other),
             }
         }
@@ -318,7 +333,9 @@ impl Reply {
             self.stops.finish("", &mut shown);
         }
         if !shown.is_empty() {
-            let after_reasoning = others.iter().take_while(|p| matches!(p, ReplyPiece::Reasoning(_))).count();
+            let reasons =
+                |piece: &ReplyPiece| !matches!(piece, ReplyPiece::Call { .. } | ReplyPiece::Arguments { .. });
+            let after_reasoning = others.iter().take_while(|piece| reasons(piece)).count();
             others.insert(after_reasoning, ReplyPiece::Content(shown));
         }
         (others, found)
@@ -384,6 +401,14 @@ impl Reply {
         let Some(mut open) = self.inline else { return pieces };
         let mut inlined = Vec::with_capacity(pieces.len() + 1);
         for piece in pieces {
+            if matches!(piece, ReplyPiece::AnswerWasReasoning) {
+                inlined.push(ReplyPiece::Content(markers::THINK_END.to_owned()));
+                continue;
+            }
+            // It stands there already.
+            if matches!(piece, ReplyPiece::ReasoningWasAnswer(_)) {
+                continue;
+            }
             let reasons = matches!(piece, ReplyPiece::Reasoning(_));
             if reasons != open {
                 let marker = if reasons { markers::THINK } else { markers::THINK_END };
@@ -404,6 +429,10 @@ impl Reply {
         if !pieces.is_empty() || !self.tokens.is_empty() {
             self.give_pieces(pieces);
         }
+    }
+
+    fn forms(&self) -> &[ArgumentsForm] {
+        self.parser.as_ref().map_or(&[], ReplyParser::closed_calls)
     }
 
     fn reasoning_tokens(&self) -> usize {
@@ -480,6 +509,7 @@ impl Replies {
                 logprobs: Vec::new(),
                 in_answer: Vec::new(),
                 prompt_logprobs: Vec::new(),
+                forms: Vec::new(),
                 finish: Finish::Length,
             })
             .collect();
@@ -489,6 +519,9 @@ impl Replies {
             match part {
                 ReplyPart::Prompt { logprobs } => reply.prompt_logprobs = logprobs,
                 ReplyPart::Pieces { pieces, tokens, logprobs, in_answer } => {
+                    if pieces.contains(&ReplyPiece::AnswerWasReasoning) {
+                        reply.in_answer.fill(false);
+                    }
                     pieces.into_iter().for_each(|piece| reply.said.add(piece));
                     reply.tokens.extend(tokens);
                     reply.logprobs.extend(logprobs);
@@ -499,6 +532,7 @@ impl Replies {
         }
         // Empty reasoning differs from no reasoning.
         for (reply, full) in self.replies.iter().zip(&mut full) {
+            full.forms = reply.forms().to_vec();
             if reply.inline.is_none() && reply.parser.as_ref().is_some_and(ReplyParser::has_reasoning) {
                 full.said.reasoning.get_or_insert_default();
             }
@@ -521,6 +555,11 @@ impl Replies {
         &self.replies[choice].guard_events
     }
 
+    /// What became of the arguments of the calls in a reply so far.
+    pub fn forms(&self, choice: usize) -> &[ArgumentsForm] {
+        self.replies[choice].forms()
+    }
+
     /// Token counts so far.
     pub fn usage(&self) -> Usage {
         let firsts = || self.replies.iter().step_by(self.copies);
@@ -537,6 +576,9 @@ impl Replies {
             cache_written_tokens: self.prompts.iter().zip(firsts()).map(written).sum(),
             reasoning_tokens: self.replies.iter().map(Reply::reasoning_tokens).sum(),
             drafted: self.replies.iter().filter_map(|r| r.drafted).reduce(|a, b| (a.0 + b.0, a.1 + b.1)),
+            calls: ArgumentsForm::ALL.map(|form| {
+                self.replies.iter().flat_map(Reply::forms).filter(|found| **found == form).count()
+            }),
         }
     }
 

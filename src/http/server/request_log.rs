@@ -99,6 +99,7 @@ impl Drop for RequestLog {
         if let Some(client) = &self.client {
             metrics.record_client(client, status, usage.prompt_tokens, usage.completion_tokens);
         }
+        metrics.record_tool_calls(usage.calls);
         let total_ms = milliseconds(took);
         if !self.route.is_some_and(Route::is_logged) {
             tracing::debug!(id = self.id, route, status, total_ms, "request");
@@ -116,6 +117,8 @@ impl Drop for RequestLog {
             ttft_ms = ttft.map(milliseconds),
             total_ms,
             finish,
+            calls_mended = nonzero(usage.calls[1]),
+            calls_invalid = nonzero(usage.calls[2]),
             trace_id = self.context.as_ref().map(|context| format!("{:032x}", context.trace_id)),
             "request"
         );
@@ -148,6 +151,11 @@ impl Drop for RequestLog {
             traces.export(request.trace(context));
         }
     }
+}
+
+/// A count that is worth a word.
+fn nonzero(count: usize) -> Option<usize> {
+    Some(count).filter(|count| *count > 0)
 }
 
 /// Milliseconds with three decimals.

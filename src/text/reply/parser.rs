@@ -6,23 +6,23 @@
 //! for these, most important first:
 //!
 //! - Marker text is never shown.
-//! - A call that the model wrote is never lost: a missing section, argument or end marker, a bare
-//!   counter for an id, and an id without prefix are all read. A call cut off before its arguments
-//!   began is not a call.
-//! - Text inside the section but outside of calls, and text after the section, is not shown.
+//! - A call that the model wrote is never lost: a missing section, argument or end marker, an id in
+//!   another form ([`super::calls`]) and a call as one JSON object are all read, and its arguments are
+//!   mended ([`super::mend`]). What means no declared function is shown as text. A call cut off
+//!   before its arguments began is not a call.
+//! - Text beside calls in a section, and text after the section, is not shown.
+//! - A closing think marker without an opening one ends a reasoning that began with the reply.
+//!   Reasoning that the prompt opened, in a turn that ended without any marker, was the answer.
 //!
 //! The state is small and cheap to clone; a rewind restores an earlier clone.
 
 use std::sync::Arc;
 
-use super::calls::{PendingCall, UsedIds};
+use super::calls::{MAX_ID_BYTES, PendingCall, UsedIds};
 use super::format::{Found, Marker, ReplyFormat};
-use super::json_scan::JsonScan;
+use super::mend::{ArgumentsForm, Mend};
 use super::piece::{ReplyPiece, WholeReply, give};
 use crate::markers;
-
-/// Most bytes of an id; the rest of a longer id is dropped.
-const MAX_ID_BYTES: usize = 512;
 
 /// The part of a reply that the prompt leaves open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,9 +62,12 @@ enum Region {
 #[derive(Debug, Clone, Default)]
 struct ReplyState {
     region: Region,
+    /// Whether the prompt left it to the model to open its reasoning.
+    open: bool,
     /// Held-back text that may become a marker.
     held: String,
-    /// By region: white space, shown only if text follows; the id; text between calls.
+    /// By region: white space, shown only if text follows; the id; text of the section, of which only
+    /// the end is kept once the reply has a call.
     waiting: String,
     /// Whether `waiting` holds a misspelled section marker, which counts only if a call follows.
     doubtful: bool,
@@ -72,13 +75,19 @@ struct ReplyState {
     /// Whether reasoning was emitted, even if empty.
     reasoning_given: bool,
     content_begun: bool,
-    scan: JsonScan,
+    /// Whether a think marker or a call has come, so that it is settled what is reasoning.
+    settled: bool,
+    /// The reasoning until then.
+    unsettled: String,
+    /// Tokens so far.
+    tokens: usize,
+    mend: Mend,
     pending: Option<PendingCall>,
     used: UsedIds,
     /// Number of calls emitted.
     calls: usize,
-    /// Number of calls that have ended.
-    closed: usize,
+    /// What the arguments of the calls that have ended turned out to be.
+    forms: Vec<ArgumentsForm>,
     reasoning_tokens: usize,
     /// Whether the text spelled an end of turn: later text does not belong to the reply.
     over: bool,
@@ -96,7 +105,8 @@ impl ReplyParser {
     pub fn new(format: Arc<ReplyFormat>, start: ReplyStart) -> Self {
         let reasons = start == ReplyStart::Reasoning;
         let region = if reasons { Region::Reasoning } else { Region::Answer };
-        Self { format, state: ReplyState { region, has_reasoning: reasons, ..ReplyState::default() } }
+        let open = start == ReplyStart::Open;
+        Self { format, state: ReplyState { region, open, has_reasoning: reasons, ..ReplyState::default() } }
     }
 
     /// Whether the id is a marker, whose text must not be pushed.
@@ -114,6 +124,7 @@ impl ReplyParser {
             self.flush_held(out);
             self.marker(marker, out);
         }
+        self.state.tokens += 1;
         self.state.reasoning_tokens += usize::from(self.state.region == Region::Reasoning);
     }
 
@@ -136,7 +147,13 @@ impl ReplyParser {
         match self.state.region {
             Region::Reasoning => {
                 self.settle_doubt(out);
-                self.end_reasoning(out);
+                if end == ReplyEnd::Turn && self.state.reasoning_given && !self.state.settled {
+                    out.push(ReplyPiece::ReasoningWasAnswer(std::mem::take(&mut self.state.unsettled)));
+                    self.state.has_reasoning = false;
+                    self.state.reasoning_tokens = 0;
+                } else {
+                    self.end_reasoning(out);
+                }
             }
             Region::Answer => {
                 self.settle_doubt(out);
@@ -145,7 +162,7 @@ impl ReplyParser {
                     give(out, ReplyPiece::Content(waiting));
                 }
             }
-            Region::Section => {}
+            Region::Section => self.end_section(out),
             Region::Id => self.end_id(end, out),
             Region::Arguments => self.end_call(end, out),
         }
@@ -168,9 +185,9 @@ impl ReplyParser {
         self.state.reasoning_tokens
     }
 
-    /// Number of calls that have ended.
-    pub fn closed_calls(&self) -> usize {
-        self.state.closed
+    /// What the arguments of the calls that have ended turned out to be, in order.
+    pub fn closed_calls(&self) -> &[ArgumentsForm] {
+        &self.state.forms
     }
 
     /// Number of calls emitted.
@@ -196,7 +213,7 @@ impl ReplyParser {
                     at = end;
                     // Inside a string a marker is text of the string, except the end of turn, which
                     // no text quotes.
-                    let quoted = self.state.region == Region::Arguments && self.state.scan.in_string();
+                    let quoted = self.state.region == Region::Arguments && self.state.mend.in_string();
                     if quoted && text[start..end] != *markers::IM_END {
                         continue;
                     }
@@ -235,6 +252,9 @@ impl ReplyParser {
                     let mut shown = std::mem::take(&mut state.waiting);
                     shown.push_str(&text[..end]);
                     state.reasoning_given = true;
+                    if !state.settled {
+                        state.unsettled.push_str(&shown);
+                    }
                     give(out, ReplyPiece::Reasoning(shown));
                 }
                 state.waiting.push_str(&text[end..]);
@@ -251,18 +271,17 @@ impl ReplyParser {
             }
             Region::Section => {
                 state.waiting.push_str(text);
-                // Only a short text can be the id of a call without its first marker.
-                let excess = state.waiting.len().saturating_sub(MAX_ID_BYTES);
-                let cut = (excess..=state.waiting.len()).find(|&at| state.waiting.is_char_boundary(at));
-                state.waiting.drain(..cut.unwrap_or(0));
+                if state.calls > 0 {
+                    // Only a short text can be the id of a call without its first marker.
+                    let excess = state.waiting.len().saturating_sub(MAX_ID_BYTES);
+                    let cut = (excess..=state.waiting.len()).find(|&at| state.waiting.is_char_boundary(at));
+                    state.waiting.drain(..cut.unwrap_or(0));
+                }
             }
             Region::Id => {
                 // Names contain no brace: the marker between id and arguments is missing.
                 let brace = text.find('{');
-                let id = &text[..brace.unwrap_or(text.len())];
-                let room = MAX_ID_BYTES.saturating_sub(state.waiting.len());
-                let end = (0..=id.len().min(room)).rev().find(|&end| id.is_char_boundary(end));
-                state.waiting.push_str(&id[..end.unwrap_or(0)]);
+                state.waiting.push_str(&text[..brace.unwrap_or(text.len())]);
                 if let Some(at) = brace {
                     self.begin_arguments();
                     self.arguments(&text[at..], out);
@@ -299,6 +318,11 @@ impl ReplyParser {
         if matches!(marker, Marker::ThinkEnd | Marker::SectionBegin | Marker::CallBegin) {
             self.end_reasoning(out);
         }
+        let settled = self.state.settled;
+        if !matches!(marker, Marker::SectionEnd | Marker::ArgumentBegin | Marker::CallEnd) {
+            self.state.settled = true;
+            self.state.unsettled = String::new();
+        }
         match (self.state.region, marker) {
             (Region::Answer, Marker::Think) => {
                 self.state.waiting.clear();
@@ -306,11 +330,20 @@ impl ReplyParser {
                 self.state.region = Region::Reasoning;
             }
             (Region::Reasoning, Marker::ThinkEnd) => self.go(Region::Answer),
+            (Region::Answer, Marker::ThinkEnd) if self.state.open && !settled && self.state.content_begun => {
+                out.push(ReplyPiece::AnswerWasReasoning);
+                self.state.has_reasoning = true;
+                self.state.reasoning_given = true;
+                self.state.reasoning_tokens = self.state.tokens;
+                self.state.content_begun = false;
+                self.go(Region::Answer);
+            }
             // Waiting text is white space, which alone is no answer, or a misspelled marker whose
             // call has come.
             (Region::Reasoning | Region::Answer, Marker::SectionBegin) => self.go(Region::Section),
             (Region::Reasoning | Region::Answer | Region::Section, Marker::CallBegin) => self.go(Region::Id),
-            (Region::Section, Marker::SectionEnd | Marker::SectionBegin) => self.state.waiting.clear(),
+            (Region::Section, Marker::SectionEnd) => self.end_section(out),
+            (Region::Section, Marker::SectionBegin) if self.state.calls > 0 => self.state.waiting.clear(),
             (Region::Section, Marker::ArgumentBegin) => {
                 let word = self.state.waiting.split_whitespace().next_back().unwrap_or_default().to_owned();
                 if self.format.looks_like_id(&word) {
@@ -365,78 +398,136 @@ impl ReplyParser {
     /// Turns the waiting text into the id, and begins the arguments.
     fn begin_arguments(&mut self) {
         let id = std::mem::take(&mut self.state.waiting);
-        self.state.pending = Some(self.format.pending_call(id.trim()));
-        self.state.scan = JsonScan::default();
+        let pending = self.format.pending_call(id.trim());
+        self.state.mend = Mend::new(self.format.containers(pending.name.as_deref()));
+        self.state.pending = Some(pending);
         self.state.region = Region::Arguments;
     }
 
     /// Ends an id without arguments.
     fn end_id(&mut self, end: ReplyEnd, out: &mut Vec<ReplyPiece>) {
-        if end == ReplyEnd::Turn && self.format.looks_like_id(&self.state.waiting) {
+        if end == ReplyEnd::Cut {
+            return;
+        }
+        if self.format.looks_like_id(&self.state.waiting) {
             self.begin_arguments();
             self.end_call(end, out);
+        } else {
+            let text = std::mem::take(&mut self.state.waiting);
+            self.meaningless(text.trim(), out);
+        }
+    }
+
+    /// Ends a section: without a call in the reply, its text is calls as JSON objects, or an answer.
+    fn end_section(&mut self, out: &mut Vec<ReplyPiece>) {
+        let text = std::mem::take(&mut self.state.waiting);
+        if self.state.calls > 0 || text.trim().is_empty() {
+            return;
+        }
+        match self.format.calls_in(text.trim()) {
+            Some(calls) => {
+                for (name, arguments) in calls {
+                    self.whole_call(name, None, arguments, ArgumentsForm::Mended, out);
+                }
+            }
+            None => self.meaningless(text.trim(), out),
+        }
+    }
+
+    /// Shows text, but for markers, in place of a call that means no declared function.
+    fn meaningless(&mut self, text: &str, out: &mut Vec<ReplyPiece>) {
+        let mut shown = String::new();
+        let mut from = 0;
+        while let Some(Found::Whole { start, end, .. }) = self.format.find(text, from) {
+            shown.push_str(&text[from..start]);
+            from = end;
+        }
+        shown.push_str(&text[from..]);
+        if self.format.keeps_calls() && !shown.is_empty() {
+            self.state.content_begun = true;
+            give(out, ReplyPiece::Content(shown));
         }
     }
 
     fn arguments(&mut self, text: &str, out: &mut Vec<ReplyPiece>) {
-        let state = &mut self.state;
-        let begun = state.scan.has_begun();
-        let text = if begun { text } else { text.trim_start() };
-        // Text after a complete object is a mistake of the model.
-        let taken = state.scan.take(text);
-        let text = &text[..taken];
-        // White space between values may be the end of the arguments.
-        let end = if state.scan.in_string() { text.len() } else { text.trim_end().len() };
-        if end == 0 {
-            return state.waiting.push_str(text);
+        let mut mended = String::new();
+        self.state.mend.push(text, &mut mended);
+        if !mended.is_empty() {
+            self.give_arguments(mended, out);
         }
-        let mut shown = std::mem::take(&mut state.waiting);
-        shown.push_str(&text[..end]);
-        state.waiting.push_str(&text[end..]);
-        self.give_arguments(shown, out);
     }
 
     fn give_arguments(&mut self, text: String, out: &mut Vec<ReplyPiece>) {
         if let Some(mut pending) = self.state.pending.take() {
-            if pending.name.is_none() {
-                // The function follows only from the complete arguments.
-                pending.collected.push_str(&text);
-                self.state.pending = Some(pending);
-                return;
+            let first_key = self.state.mend.first_key();
+            match &pending.name {
+                Some(name) if pending.collected.is_empty() && !self.format.may_wrap(name, first_key) => {
+                    self.announce(&name.clone(), pending.number, out);
+                }
+                _ => {
+                    // The function follows only from the whole arguments.
+                    pending.collected.push_str(&text);
+                    self.state.pending = Some(pending);
+                    return;
+                }
             }
-            let name = pending.name.clone().unwrap_or_default();
-            self.announce(name, &pending, out);
         }
         if self.format.keeps_calls() {
             give(out, ReplyPiece::Arguments { index: self.state.calls - 1, text });
         }
     }
 
-    fn announce(&mut self, name: String, pending: &PendingCall, out: &mut Vec<ReplyPiece>) {
+    fn announce(&mut self, name: &str, number: Option<usize>, out: &mut Vec<ReplyPiece>) {
         let index = self.state.calls;
-        let first = pending.number.unwrap_or(self.format.first_index() + index);
-        let id = self.state.used.claim(&name, first, self.format.first_index() + index);
+        let next = self.format.first_index() + index;
+        let id = self.state.used.claim(name, number.unwrap_or(next), next);
         self.state.calls += 1;
         if self.format.keeps_calls() {
-            out.push(ReplyPiece::Call { index, id, name });
+            out.push(ReplyPiece::Call { index, id, name: name.to_owned() });
+        }
+    }
+
+    fn whole_call(
+        &mut self,
+        name: String,
+        number: Option<usize>,
+        arguments: String,
+        form: ArgumentsForm,
+        out: &mut Vec<ReplyPiece>,
+    ) {
+        self.announce(&name, number, out);
+        self.state.forms.push(form);
+        if self.format.keeps_calls() {
+            give(out, ReplyPiece::Arguments { index: self.state.calls - 1, text: arguments });
         }
     }
 
     fn end_call(&mut self, end: ReplyEnd, out: &mut Vec<ReplyPiece>) {
-        if let Some(pending) = self.state.pending.take() {
-            let empty = pending.collected.is_empty();
-            if end == ReplyEnd::Cut && empty {
-                return;
+        let mut rest = String::new();
+        let mend = &mut self.state.mend;
+        let form = if end == ReplyEnd::Turn { mend.finish(&mut rest) } else { mend.cut(&mut rest) };
+        let Some(mut pending) = self.state.pending.take() else {
+            self.state.forms.push(form);
+            if self.format.keeps_calls() && !rest.is_empty() {
+                give(out, ReplyPiece::Arguments { index: self.state.calls - 1, text: rest });
             }
-            // A call without a known function is dropped.
-            let Some(name) = pending.name.clone().or_else(|| self.format.infer(&pending)) else { return };
-            self.announce(name, &pending, out);
-            let text = if empty { "{}".to_owned() } else { pending.collected.clone() };
-            if self.format.keeps_calls() {
-                give(out, ReplyPiece::Arguments { index: self.state.calls - 1, text });
+            return;
+        };
+        pending.collected.push_str(&rest);
+        if pending.collected.is_empty() {
+            // Cut before the arguments began.
+            return;
+        }
+        match self.format.meant_by(&pending) {
+            Some((name, arguments)) => {
+                let form = if arguments == pending.collected { form } else { ArgumentsForm::Mended };
+                self.whole_call(name, pending.number, arguments, form, out);
+            }
+            None => {
+                let text = format!("{} {}", pending.raw, pending.collected);
+                self.meaningless(text.trim(), out);
             }
         }
-        self.state.closed += 1;
     }
 }
 

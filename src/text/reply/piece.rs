@@ -9,6 +9,11 @@ pub enum ReplyPiece {
     Reasoning(String),
     /// More of the answer.
     Content(String),
+    /// The answer so far was reasoning: its closing marker has come, and no opening one before.
+    AnswerWasReasoning,
+    /// All reasoning was the answer, which is this text: the turn ended without any marker. Comes
+    /// last.
+    ReasoningWasAnswer(String),
     /// The start of a call; its arguments follow and are never empty.
     Call {
         /// Index within the reply, from 0.
@@ -22,7 +27,7 @@ pub enum ReplyPiece {
     Arguments {
         /// Index of the call.
         index: usize,
-        /// Text as the model wrote it.
+        /// Mended text.
         text: String,
     },
 }
@@ -44,6 +49,14 @@ impl WholeReply {
         match piece {
             ReplyPiece::Reasoning(text) => self.reasoning.get_or_insert_default().push_str(&text),
             ReplyPiece::Content(text) => self.content.push_str(&text),
+            ReplyPiece::AnswerWasReasoning => {
+                let text = std::mem::take(&mut self.content);
+                self.reasoning.get_or_insert_default().push_str(text.trim_end());
+            }
+            ReplyPiece::ReasoningWasAnswer(text) => {
+                self.reasoning = None;
+                self.content = text;
+            }
             ReplyPiece::Call { id, name, .. } => {
                 self.calls.push(ToolCall { id, name, arguments: String::new() });
             }

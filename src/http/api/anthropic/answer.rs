@@ -1,11 +1,14 @@
 //! The answer that is not streamed, and what both kinds of answers share.
 
+use std::borrow::Cow;
+
 use schemars::{JsonSchema, Schema, json_schema};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::super::format::Format;
+use super::super::write;
 use crate::generate::{self, Finish, FullReply, Replies};
 
 /// The answer of `/v1/messages/count_tokens`.
@@ -29,6 +32,8 @@ pub(crate) struct MessagesAnswer<'a> {
     stop_reason: Option<&'a str>,
     stop_sequence: Option<&'a str>,
     usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_arguments: Option<Vec<&'static str>>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -46,7 +51,7 @@ pub(super) enum Block<'a> {
         id: &'a str,
         name: &'a str,
         #[schemars(with = "Map<String, Value>")]
-        input: &'a RawValue,
+        input: Cow<'a, RawValue>,
     },
 }
 
@@ -83,7 +88,9 @@ impl<'a> MessagesAnswer<'a> {
     pub(crate) fn of(format: &'a Format, replies: &Replies, full: &'a [FullReply]) -> Self {
         let reply = full.first();
         let content = reply.map(|reply| blocks(format, reply)).unwrap_or_default();
-        Self::new(format, content, reply.map(|reply| &reply.finish), replies.usage())
+        let tool_arguments = reply.and_then(|reply| write::tool_arguments(&reply.forms));
+        let message = Self::new(format, content, reply.map(|reply| &reply.finish), replies.usage());
+        Self { tool_arguments, ..message }
     }
 
     pub(super) fn new(
@@ -94,7 +101,8 @@ impl<'a> MessagesAnswer<'a> {
     ) -> Self {
         let (id, model, usage) = (&*format.id, &*format.model, Usage::from(usage));
         let End { stop_reason, stop_sequence } = End::of(finish);
-        Self { id, kind: "message", role: "assistant", model, content, stop_reason, stop_sequence, usage }
+        let (kind, role, tool_arguments) = ("message", "assistant", None);
+        Self { id, kind, role, model, content, stop_reason, stop_sequence, usage, tool_arguments }
     }
 }
 
@@ -103,22 +111,26 @@ fn blocks<'a>(format: &Format, reply: &'a FullReply) -> Vec<Block<'a>> {
     let thinking = said.reasoning.as_deref().filter(|text| format.reasoning.is_some() && !text.is_empty());
     let thinking = thinking.map(|thinking| Block::Thinking { thinking, signature: "" });
     let text = Some(&*said.content).filter(|text| !text.is_empty()).map(|text| Block::Text { text });
-    let calls = said.calls.iter().map(|call| Block::ToolUse {
-        id: &call.id,
-        name: &call.name,
-        // Only a call that was cut off has arguments that are no object; the stop reason says so.
-        input: serde_json::from_str(&call.arguments).ok().filter(is_object).unwrap_or(no_input()),
-    });
+    let calls =
+        said.calls.iter().map(|call| Block::ToolUse { id: &call.id, name: &call.name, input: input(call) });
     thinking.into_iter().chain(text).chain(calls).collect()
 }
 
-fn is_object(value: &&RawValue) -> bool {
-    value.get().starts_with('{')
+/// The arguments of a call. An input is an object: arguments that are none stand in one under the
+/// key that Anthropic's documentation of streamed tool inputs proposes.
+fn input(call: &generate::ToolCall) -> Cow<'_, RawValue> {
+    match serde_json::from_str::<&RawValue>(&call.arguments) {
+        Ok(value) if value.get().starts_with('{') => Cow::Borrowed(value),
+        _ => {
+            let wrapped = json!({"INVALID_JSON": call.arguments}).to_string();
+            Cow::Owned(RawValue::from_string(wrapped).expect("an object"))
+        }
+    }
 }
 
-/// The input of a call without arguments.
-pub(super) fn no_input() -> &'static RawValue {
-    serde_json::from_str("{}").expect("an object")
+/// The input of a call that begins.
+pub(super) fn no_input() -> Cow<'static, RawValue> {
+    Cow::Borrowed(serde_json::from_str("{}").expect("an object"))
 }
 
 impl<'a> End<'a> {

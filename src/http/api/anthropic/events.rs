@@ -3,7 +3,7 @@
 use super::super::format::Format;
 use super::super::{ApiError, write};
 use super::answer::{self, Block, End, MessagesAnswer, no_input};
-use crate::generate::{Finish, ReplyPiece, Usage};
+use crate::generate::{ArgumentsForm, Finish, ReplyPiece, Usage};
 
 /// What stands open in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,8 @@ impl BlockEvents {
                     self.open(out, Open::Thinking, &Block::Thinking { thinking: "", signature: "" });
                     self.delta(out, "thinking_delta", "thinking", text);
                 }
-                ReplyPiece::Content(text) => {
+                ReplyPiece::AnswerWasReasoning => {}
+                ReplyPiece::Content(text) | ReplyPiece::ReasoningWasAnswer(text) => {
                     self.open(out, Open::Text, &Block::Text { text: "" });
                     self.delta(out, "text_delta", "text", text);
                 }
@@ -49,12 +50,21 @@ impl BlockEvents {
     }
 
     /// The end of the reply.
-    pub(crate) fn finished(&mut self, out: &mut Vec<u8>, format: &Format, usage: Usage, finish: &Finish) {
+    pub(crate) fn finished(
+        &mut self,
+        out: &mut Vec<u8>,
+        format: &Format,
+        usage: Usage,
+        (finish, forms): (&Finish, &[ArgumentsForm]),
+    ) {
         self.begin(out, format, usage);
         self.close(out);
         event(out, "message_delta");
         write::member(out, "delta", &End::of(Some(finish)));
         write::member(out, "usage", &answer::Usage::from(usage));
+        if let Some(forms) = write::tool_arguments(forms) {
+            write::member(out, "tool_arguments", &forms);
+        }
         write::raw(out, "}\n\n");
     }
 

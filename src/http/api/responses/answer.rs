@@ -5,9 +5,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::super::format::Format;
-use super::super::write::TokenText;
+use super::super::write::{self, TokenText};
 use super::items;
-use crate::generate::{self, Finish, FullReply};
+use crate::generate::{self, ArgumentsForm, Finish, FullReply};
 
 /// The response object; without an end it is one in progress.
 #[derive(Serialize, JsonSchema)]
@@ -25,6 +25,8 @@ pub(crate) struct ResponsesAnswer<'a> {
     output: Vec<Value>,
     #[schemars(with = "Usage")]
     usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_arguments: Option<Vec<&'static str>>,
     /// What a response repeats of its request.
     #[serde(flatten)]
     #[schemars(skip)]
@@ -69,7 +71,13 @@ impl<'a> ResponsesAnswer<'a> {
         full: &[FullReply],
     ) -> Self {
         let output = full.first().map(|reply| output(format, show, reply)).unwrap_or_default();
-        Self::new(format, output, full.first().map(|reply| (usage, &reply.finish)))
+        let forms = full.first().map_or(&[][..], |reply| &reply.forms);
+        Self::new(format, output, full.first().map(|reply| (usage, &reply.finish))).with_forms(forms)
+    }
+
+    /// With what became of the arguments of its calls.
+    pub(super) fn with_forms(self, forms: &[ArgumentsForm]) -> Self {
+        Self { tool_arguments: write::tool_arguments(forms), ..self }
     }
 
     pub(super) fn new(
@@ -92,6 +100,7 @@ impl<'a> ResponsesAnswer<'a> {
             model: &format.model,
             output,
             usage: end.map(|(usage, _)| Usage::from(usage)),
+            tool_arguments: None,
             echoed: format.echoed.as_ref(),
         }
     }

@@ -7,7 +7,7 @@ use super::super::write::TokenText;
 use super::super::{ApiError, write};
 use super::answer::ResponsesAnswer;
 use super::items;
-use crate::generate::{Finish, ReplyPiece, TokenLogprobs, Usage};
+use crate::generate::{ArgumentsForm, Finish, ReplyPiece, TokenLogprobs, Usage};
 
 /// The item that grows.
 #[derive(Debug, Clone)]
@@ -52,7 +52,8 @@ impl ItemEvents {
                     }
                     self.grow(out, "response.reasoning_text.delta", text, Vec::new());
                 }
-                ReplyPiece::Content(text) => {
+                ReplyPiece::AnswerWasReasoning => {}
+                ReplyPiece::Content(text) | ReplyPiece::ReasoningWasAnswer(text) => {
                     if !matches!(self.open, Some((Open::Message, _))) {
                         self.add(out, format, Open::Message, "msg");
                     }
@@ -69,7 +70,13 @@ impl ItemEvents {
     }
 
     /// The end of the reply.
-    pub(crate) fn finished(&mut self, out: &mut Vec<u8>, format: &Format, usage: Usage, finish: &Finish) {
+    pub(crate) fn finished(
+        &mut self,
+        out: &mut Vec<u8>,
+        format: &Format,
+        usage: Usage,
+        (finish, forms): (&Finish, &[ArgumentsForm]),
+    ) {
         self.begin(out, format);
         if self.open.is_none() && self.done.is_empty() {
             // Every response has an item, as the whole answer does.
@@ -77,7 +84,8 @@ impl ItemEvents {
         }
         self.close(out, finish.is_cut());
         let name = if finish.is_cut() { "response.incomplete" } else { "response.completed" };
-        let response = ResponsesAnswer::new(format, self.done.clone(), Some((usage, finish)));
+        let response =
+            ResponsesAnswer::new(format, self.done.clone(), Some((usage, finish))).with_forms(forms);
         self.event(out, name, json!({"response": response}));
     }
 

@@ -118,7 +118,12 @@ fn cases() -> Vec<(ReplyStart, &'static str, ReplyEnd, WholeReply)> {
         (Reasoning, "never ends ", Cut, reply(Some("never ends"), "", &[])),
         (Reasoning, "{/T}Hi!", Turn, reply(Some(""), "Hi!", &[])),
         (Open, "{T}hm{/T}Hi!", Turn, reply(Some("hm"), "Hi!", &[])),
-        (Open, "Hi!{/T} you", Turn, reply(None, "Hi! you", &[])),
+        // Reasoning without its first marker, or without any.
+        (Open, "Hm. {/T} Hi!{/T} you", Turn, reply(Some("Hm."), " Hi! you", &[])),
+        (Answer, "Hi!{/T} you", Turn, reply(None, "Hi! you", &[])),
+        (Open, "{T}Hm.{/T}Hi!{/T} you", Turn, reply(Some("Hm."), "Hi! you", &[])),
+        (Reasoning, "Hi! ", Turn, reply(None, "Hi!", &[])),
+        (Reasoning, "{T}Hi! ", Turn, reply(Some("Hi!"), "", &[])),
         (Answer, "\n{T}late{/T}Hi!", Turn, reply(Some("late"), "Hi!", &[])),
         // Calls.
         (
@@ -195,15 +200,7 @@ fn cases() -> Vec<(ReplyStart, &'static str, ReplyEnd, WholeReply)> {
             Answer,
             r#"{S}{C}0{A}{"city": "Beijing"}{/C}{C}1{A}{"query": 1}{/C}{C}2{A}{"x": 1}{/C}{/S}"#,
             Turn,
-            reply(
-                None,
-                "",
-                &[
-                    WEATHER,
-                    ("functions.search:1", "search", r#"{"query": 1}"#),
-                    ("functions.2:2", "2", r#"{"x": 1}"#),
-                ],
-            ),
+            reply(None, r#"2 {"x": 1}"#, &[WEATHER, ("functions.search:1", "search", r#"{"query": 1}"#)]),
         ),
         (
             Answer,
@@ -239,11 +236,12 @@ fn cases() -> Vec<(ReplyStart, &'static str, ReplyEnd, WholeReply)> {
             Answer,
             r#"{S}{C}functions.search:0{A}"{\"query\": 1}"{/C}{/S}"#,
             Turn,
-            reply(None, "", &[("functions.search:0", "search", r#""{\"query\": 1}""#)]),
+            reply(None, "", &[("functions.search:0", "search", r#"{"query": 1}"#)]),
         ),
         // Stray markers.
         (Answer, "a{/S}b{/C}c{A}d{/T}e", Turn, reply(None, "abcde", &[])),
-        (Answer, "{S}nothing{/S}", Turn, reply(None, "", &[])),
+        (Answer, "{S}nothing{/S}", Turn, reply(None, "nothing", &[])),
+        (Answer, "{S}{C}ls -la{/C}{/S}", Turn, reply(None, "ls -la", &[])),
         // The singular spelling.
         (
             Answer,
@@ -282,6 +280,80 @@ fn words_about_markers_stay_words_where_markers_are_tokens() {
     assert_eq!(by_tokens(ReplyStart::Answer, &call, ReplyEnd::Turn), reply(None, "", &[expected]));
     let text = spell(r#"{S}{C}functions.search:0{A}{"query": "<|tool_call_end|>"}{/C}{/S}"#);
     assert_eq!(by_text(ReplyStart::Answer, &text, ReplyEnd::Turn), reply(None, "", &[expected]));
+}
+
+/// The calls of a reply with these tools: names and arguments.
+fn calls(tools: &[serde_json::Value], text: &str) -> Vec<(String, String)> {
+    let format = ReplyFormat::of_text().with_tools(tools, 0);
+    let whole = whole_reply(format, ReplyStart::Answer, &spell(text), ReplyEnd::Turn);
+    assert!(!whole.calls.is_empty() || !whole.content.is_empty(), "{text}");
+    whole.calls.into_iter().map(|call| (call.name, call.arguments)).collect()
+}
+
+/// Regression: clients were told to call functions that do not exist.
+#[test]
+fn an_id_in_another_form_means_the_function_that_it_can_only_mean() {
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let tools = ["read_file", "mcp__files__list-dir", "a.b.c", "v2", "get_a", "getA"].map(tool);
+    for (id, expected) in [
+        ("functionsread_file5", "read_file"),
+        ("functions_read_file_3", "read_file"),
+        ("functions.functions.read_file:0", "read_file"),
+        ("functions:read_file:0", "read_file"),
+        ("functions.mcp_files_list_dir:1", "mcp__files__list-dir"),
+        ("a.b.c:1", "a.b.c"),
+        ("functions.v2", "v2"),
+        ("functionsv27", "v2"),
+        ("tools.read_file:7", "read_file"),
+        ("ReadFile:0", "read_file"),
+        // Two functions can be meant, or none: the form is the native one.
+        ("functions.Get_A:0", "Get_A"),
+        ("functions.other:0", "other"),
+    ] {
+        let text = format!("{{S}}{{C}}{id}{{A}}{{}}{{/C}}{{/S}}");
+        assert_eq!(calls(&tools, &text), [(expected.to_owned(), "{}".to_owned())], "{id}");
+    }
+    for id in ["call_abc123", "other", "Get_A"] {
+        let text = format!("{{S}}{{C}}{id}{{A}}{{\"x\": 1}}{{/C}}{{/S}}");
+        assert_eq!(calls(&tools, &text), [], "{id}");
+    }
+}
+
+/// Regression: a call written as one object vanished.
+#[test]
+fn a_call_as_one_object_is_a_call() {
+    let weather = [("get_weather".to_owned(), r#"{"city":"Rome"}"#.to_owned())];
+    for text in [
+        r#"{S}{C}{"name": "get_weather", "arguments": {"city": "Rome"}}{/C}{/S}"#,
+        r#"{S}{C}{"name": "functions.get_weather:0", "parameters": {"city": "Rome"}}{/C}{/S}"#,
+        r#"{S}{C}{"name": "get_weather", "arguments": "{\"city\":\"Rome\"}"}{/C}{/S}"#,
+        r#"{S}{C}{"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Rome"}}}{/C}{/S}"#,
+        r#"{S}{C}functions.get_weather:0{A}{"name": "get_weather", "arguments": {"city": "Rome"}}{/C}{/S}"#,
+        r#"{S}{C}call_abc123{A}{"name": "get_weather", "city": "Rome"}{/C}{/S}"#,
+        r#"{S}{C}call_abc123{A}{"city":"Rome"}{/C}{/S}"#,
+        r#"{S}{"name": "get_weather", "arguments": {"city": "Rome"}}{/S}"#,
+        r#"{S}[{"name": "get_weather", "arguments": {"city": "Rome"}}]"#,
+    ] {
+        assert_eq!(calls(&tools(), text), weather, "{text}");
+    }
+    // A name among the arguments of a function that has one is an argument.
+    let named = [json!({"type": "function", "function": {"name": "add",
+        "parameters": {"type": "object", "properties": {"name": {"type": "string"}}}}})];
+    let text = r#"{S}{C}functions.add:0{A}{"name": "add"}{/C}{/S}"#;
+    assert_eq!(calls(&named, text), [("add".to_owned(), r#"{"name": "add"}"#.to_owned())]);
+    let text = r#"{S}{C}{"name": "none", "arguments": {}}{/C}{/S}"#;
+    assert_eq!(calls(&tools(), text), []);
+}
+
+#[test]
+fn calls_tell_what_became_of_their_arguments() {
+    let format = Arc::new(ReplyFormat::of_text().with_tools(&tools(), 0));
+    let mut parser = ReplyParser::new(format, ReplyStart::Answer);
+    let text = r#"{S}{C}functions.now:0{A}{/C}{C}functions.now:1{A}{a: 1}{/C}{C}functions.now:2{A}[1]{/C}{C}functions.now:3{A}{"a": "x"#;
+    parser.push_text(&spell(text), &mut Vec::new());
+    parser.finish(ReplyEnd::Cut, &mut Vec::new());
+    use ArgumentsForm::{Cut, Invalid, Mended, Sound};
+    assert_eq!(parser.closed_calls(), [Sound, Mended, Invalid, Cut]);
 }
 
 #[test]
@@ -465,7 +537,9 @@ fn pieces_are_well_formed() {
                     assert!(index + 1 == calls && !arguments.is_empty(), "{text}");
                     awaits_arguments = false;
                 }
-                ReplyPiece::Reasoning(_) => assert!(!awaits_arguments, "{text}"),
+                ReplyPiece::Reasoning(_)
+                | ReplyPiece::AnswerWasReasoning
+                | ReplyPiece::ReasoningWasAnswer(_) => assert!(!awaits_arguments, "{text}"),
                 ReplyPiece::Content(shown) => {
                     assert!(!shown.is_empty() && !awaits_arguments, "{text}");
                 }
