@@ -4,6 +4,8 @@
 
 mod anthropic;
 mod call;
+#[cfg(test)]
+mod calls_tests;
 mod chat;
 mod chunks;
 mod completions;

@@ -18,7 +18,7 @@ mod sight;
 mod stopping;
 mod timeline;
 #[cfg(test)]
-mod test_data;
+pub(crate) mod test_data;
 
 pub use block::ReasoningSwitch;
 pub use config::{Budget, ReasoningField};

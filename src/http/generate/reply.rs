@@ -602,20 +602,9 @@ impl Replies {
 mod tests {
     use std::task::Waker;
 
-    use super::super::test_data::nano_tokenizer;
+    use super::super::test_data::{Given, nano_tokenizer};
     use super::*;
     use perigee_text::{ReplyFormat, ReplyStart, Specials};
-
-    /// A stream whose events are all there.
-    struct Given(VecDeque<EngineEvent>);
-
-    impl TokenStream for Given {
-        fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<EngineEvent>> {
-            Poll::Ready(self.0.pop_front())
-        }
-
-        fn stop_after(self: Box<Self>, _: usize) {}
-    }
 
     /// The parts of a conversation's reply that says `text` and ends for `reason`.
     fn parts(text: &str, reason: FinishReason, own_stop_ids: &[&str]) -> Vec<ReplyPart> {
