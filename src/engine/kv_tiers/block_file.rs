@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::scheduler::Name;
@@ -60,7 +61,7 @@ fn header(identity: &Identity, name: &Name, content: &[u8]) -> [u8; HEADER_BYTES
 /// one that its checksum refuses.
 pub(super) fn write(path: &Path, identity: &Identity, name: &Name, content: &[u8]) -> io::Result<()> {
     let aside = path.with_extension(format!("{:016x}{UNFINISHED}", fastrand::u64(..)));
-    let written = File::create_new(&aside).and_then(|mut file| {
+    let written = create(&aside).and_then(|mut file| {
         file.write_all(&header(identity, name, content))?;
         file.write_all(content)?;
         drop(file);
@@ -70,6 +71,11 @@ pub(super) fn write(path: &Path, identity: &Identity, name: &Name, content: &[u8
         let _ = fs::remove_file(&aside);
     }
     written
+}
+
+/// Makes a file that only this user may read, in whatever folder: what it holds tells of prompts.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// End of the names of files that are being written.

@@ -199,7 +199,7 @@ pub(super) fn try_folder(folder: &Path) -> io::Result<()> {
 /// Whether files can be made.
 fn probe(folder: &Path) -> io::Result<()> {
     let file = folder.join(format!("{:016x}{UNFINISHED}", fastrand::u64(..)));
-    File::create_new(&file)?;
+    block_file::create(&file)?;
     fs::remove_file(&file)
 }
 

@@ -192,7 +192,7 @@ fn a_file_that_another_process_has_deleted_is_a_miss() {
 }
 
 #[test]
-fn folders_that_are_made_are_for_their_user_alone() {
+fn folders_and_files_are_for_their_user_alone() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("kv/blocks");
     try_folder(&folder).unwrap();
@@ -207,6 +207,8 @@ fn folders_that_are_made_are_for_their_user_alone() {
     for folder in made {
         assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700, "{folder:?}");
     }
+    // Regression: files were open to everybody where the folder was.
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     try_folder(&folder).unwrap();
     assert!(file.exists());
     assert!(try_folder(&file).unwrap_err().to_string().ends_with("a folder that this process may write"));
