@@ -4,6 +4,7 @@
 //! members are skipped without being built, and their names are kept ([`Unknown`]). A wrong type is reported with its path, such as
 //! `messages[2].content[0].text`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, SchemaGenerator};
@@ -90,14 +91,20 @@ pub(super) fn parse<T: Fields>(body: &[u8]) -> Result<T, ApiError> {
 }
 
 fn parse_all<T: Fields>(body: &[u8]) -> Result<(T, Track), ApiError> {
-    let mut body = Body::open(body, &names::<T>())?;
+    let body = without_lone_surrogates(body);
+    let mut body = Body::open(&body, &names::<T>())?;
     Ok((T::read(&mut body)?, body.track))
 }
 
 impl<'a> Body<'a> {
     fn open(body: &'a [u8], names: &[&'static str]) -> Result<Self, ApiError> {
-        let text = std::str::from_utf8(body)
-            .map_err(|e| ApiError::invalid_json(format!("the body is not UTF-8: {e}; send JSON in UTF-8")))?;
+        let text = std::str::from_utf8(body).map_err(|error| {
+            let found = match body[error.valid_up_to()..] {
+                [0xed, 0xa0..=0xbf, ..] => " (a lone surrogate, half of a character)",
+                _ => "",
+            };
+            ApiError::invalid_json(format!("the body is not UTF-8: {error}{found}; send JSON in UTF-8"))
+        })?;
         if text.trim_ascii().is_empty() {
             return Err(ApiError::invalid_json("the body is empty; send a JSON object"));
         }
@@ -356,6 +363,32 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<'_, A> {
     }
 }
 
+/// The body with `\ufffd` in the place of each escaped surrogate that has no other half. Clients that cut a text by UTF-16
+/// units cut characters in two, and what is left of one is no character: it is replaced as decoders of UTF-8 replace what they
+/// cannot read, and positions in the body stay what they are.
+fn without_lone_surrogates(body: &[u8]) -> Cow<'_, [u8]> {
+    let unit = |at: usize| {
+        let digits = body.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        digits.iter().try_fold(0, |unit, digit| Some(unit * 16 + char::from(*digit).to_digit(16)?))
+    };
+    let mut mended = Cow::Borrowed(body);
+    let mut at = 0;
+    while let Some(found) = body[at..].iter().position(|byte| *byte == b'\\') {
+        at += found;
+        let pair = (unit(at), unit(at + 6));
+        match pair {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
+            (Some(0xd800..=0xdfff), _) => {
+                mended.to_mut()[at..at + 6].copy_from_slice(b"\\ufffd");
+                at += 6;
+            }
+            // An escaped backslash, too, is two bytes.
+            _ => at = (at + 2).min(body.len()),
+        }
+    }
+    mended
+}
+
 /// Refuses nesting beyond [`MAX_DEPTH`] before anything is built.
 fn check_depth(body: &[u8]) -> Result<(), ApiError> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
@@ -427,6 +460,38 @@ mod tests {
         assert_eq!(track.unknown.names().collect::<Vec<_>>(), ["unknown", "list[].b"]);
         let o: Outer = parse(br#"{"n": null, "n": null}"#).unwrap();
         assert!(o.n.is_none());
+    }
+
+    /// Regression: half of an emoji was "unexpected end of hex escape".
+    #[test]
+    fn lone_surrogates_are_replaced() {
+        for (escaped, expected) in [
+            (r"cut \ud83d here", "cut \u{fffd} here"),
+            (r"\uDE00", "\u{fffd}"),
+            (r"\ud83d\ude00", "\u{1f600}"),
+            (r"\ud83d\ud83d\ude00", "\u{fffd}\u{1f600}"),
+            (r"\ude00\ud83d", "\u{fffd}\u{fffd}"),
+            (r"\ud83d\n", "\u{fffd}\n"),
+            (r"\ud83d\u0041", "\u{fffd}A"),
+            (r"\\ud83d", "\\ud83d"),
+            (r"\\\ud83d", "\\\u{fffd}"),
+            (r"\u00e9", "\u{e9}"),
+        ] {
+            for body in [
+                format!(r#"{{"list": [{{"text": "{escaped}"}}]}}"#),
+                format!(r#"{{"list": [{{"text": "{escaped}", "{escaped}": "{escaped}"}}], "x": 1}}"#),
+            ] {
+                let outer: Outer = parse(body.as_bytes()).unwrap_or_else(|error| panic!("{body}: {error:?}"));
+                assert_eq!(outer.list.unwrap().0[0].text.as_deref(), Some(expected), "{body}");
+            }
+        }
+        for body in [r#"{"list": [{"text": "\ud8"#, r#"{"list": "\"#, r#"{"list": [{"text": "\ud83"}]}"#] {
+            assert!(parse::<Outer>(body.as_bytes()).is_err(), "{body}");
+        }
+        let raw = parse::<Outer>(b"{\"list\": [{\"text\": \"\xed\xa0\xbd\"}]}").unwrap_err();
+        assert!(raw.message.contains("a lone surrogate"), "{}", raw.message);
+        // Nothing is copied where there is none.
+        assert!(matches!(without_lone_surrogates(br#"{"text": "\ud83d\ude00 \\ud83d"}"#), Cow::Borrowed(_)));
     }
 
     #[test]
