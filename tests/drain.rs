@@ -129,6 +129,26 @@ async fn the_end_of_a_drain_is_told_to_those_it_cuts() {
     assert!(!metrics.render(Exposition::Text).contains("status=\"499\""), "the clients did not leave");
 }
 
+/// Regression: a forced end closed streams without their error.
+#[tokio::test]
+async fn a_forced_end_is_told_to_those_it_cuts() {
+    let engine = FakeEngine::new(false);
+    let server = serve(&engine, Config { drain_timeout_s: 1e6, ..fake::config() }).await;
+    let mut client = Client::connect(server.addr()).await;
+    client.start_post(TEXT, &json!({"prompt": "abc", "stream": true}).to_string()).await;
+    assert_eq!(client.head().await.expect("a head").status, 200);
+    engine.wait(|c| c.submitted == 1).await;
+    let (force, forced) = tokio::sync::oneshot::channel::<()>();
+    let drain = tokio::spawn(server.drain_until(async { drop(forced.await) }));
+    force.send(()).unwrap();
+    let mut text = String::new();
+    while let Some(chunk) = client.chunk().await.expect("the stream ends properly") {
+        text.push_str(&String::from_utf8(chunk).unwrap());
+    }
+    assert!(text.contains("\"code\":\"shutdown\"") && text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
+    assert_eq!(drain.await.unwrap().cut, 1);
+}
+
 #[tokio::test]
 async fn a_client_that_reads_nothing_does_not_hold_the_end_up() {
     let engine = FakeEngine::new(true);

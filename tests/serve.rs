@@ -319,6 +319,29 @@ fn the_end_of_a_drain_is_said_by_the_stream_the_log_and_the_exit_code() {
     drop(client);
 }
 
+/// Regression: a second signal cut streams without a word.
+#[test]
+fn a_forced_end_is_said_by_the_stream_and_the_exit_code() {
+    let served = Served::start(None, &["server.drain_timeout_s=600"]);
+    let last = runtime().block_on(async {
+        let mut client = begin_long_stream(&served).await;
+        served.signal("TERM");
+        while Client::connect(served.addr).await.get("/health/startup").await.json()["status"] != "draining" {}
+        served.signal("INT");
+        let mut text = Vec::new();
+        while let Some(chunk) = client.chunk().await.expect("the stream ends properly") {
+            text = [text, chunk].concat();
+        }
+        String::from_utf8(text).unwrap()
+    });
+    assert!(last.contains("\"code\":\"shutdown\"") && last.ends_with("\n\ndata: [DONE]\n\n"), "{last}");
+    let mut served = served;
+    let code = served.process.wait().expect("the process ends").code();
+    let log = served.log.take().map_or_else(String::new, |log| log.join().expect("the log is read"));
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("second signal: 1 request was ended"), "{log}");
+}
+
 #[test]
 fn the_log_has_the_ids_that_clients_choose() {
     let served = Served::start(None, &[]);

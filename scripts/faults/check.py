@@ -96,10 +96,13 @@ def fault_second_signal(serve):
         stream = server.stream(LONG)
         server.signal("TERM")
         until(lambda: server.entries("draining"), "the server drains")
+        # A repeated SIGTERM is one; a SIGINT forces the end.
         server.signal("TERM")
+        server.signal("INT")
+        events = stream.to_the_end()
+        assert events[-1]["error"]["code"] == "shutdown", events[-1]
         assert server.ended() == 1, server.log()
         assert server.entries("second signal"), server.log()
-        check_cut(stream)
 
 
 def fault_terminal_closed(serve):
@@ -613,7 +616,7 @@ def fault_huge_bodies(serve):
 def fault_malformed_json(serve):
     with serve() as server, server.connect() as connection:
         for body in [
-            b"", b"{", b"null", b"[1]", b'{"prompt": "x",}', b'{"prompt": NaN}', b'{"prompt": "\xff\xfe"}', b'{"prompt": "\\ud800"}',
+            b"", b"{", b"null", b"[1]", b'{"prompt": "x",}', b'{"prompt": NaN}', b'{"prompt": "\xff\xfe"}',
             b"\x00\x01\x02", b"\xef\xbb\xbf{}", b"[" * 200_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
             b'{"messages":' + b"[" * 10_000 + b"]" * 10_000 + b"}", b'{"prompt": "x"}{', b'{"prompt": "x", "model": 1e999}',
         ]:

@@ -31,8 +31,6 @@ const EXIT_CUT: u8 = 3;
 /// Exit code of a server whose engine was stuck.
 const EXIT_STUCK: u8 = 4;
 
-const SECOND_SIGNAL: &str = "second signal: ended without draining";
-
 /// Threads for HTTP and text; the engine has its own.
 const MAX_ASYNC_THREADS: usize = 4;
 /// Longest wait, at the end, for the collector of traces.
@@ -118,7 +116,7 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     };
     let booted = tokio::select! {
         booted = booting => booted?,
-        () = signals.next() => return Ok(End::Drained),
+        _ = signals.end() => return Ok(End::Drained),
     };
     let Booted { api, model, engine, publisher } = match booted {
         Ok(booted) => booted,
@@ -167,40 +165,56 @@ async fn serve_until_end(
     let StartedEngine { handle, thread } = engine;
     let mut ended = tokio::task::spawn_blocking(move || thread.join());
     let leave = async {
-        signals.next().await;
+        let ending = signals.end().await;
         tokio::select! {
-            () = server.leave() => Ok(()),
-            () = signals.next() => Err(SECOND_SIGNAL),
+            () = server.leave() => (ending, false),
+            () = signals.force(ending) => (ending, true),
         }
     };
-    tokio::select! {
-        left = leave => left?,
+    let (ending, mut forced) = tokio::select! {
+        left = leave => left,
         end = &mut ended => {
             let error = death(&handle, end?);
             // The engine's requests ended with it; the drain lets their clients read the error.
             server.drain().await;
             return Err(error);
         }
-    }
+    };
     tracing::info!("draining: no new requests, running ones finish");
-    let end = async {
-        let drained = server.drain().await;
-        handle.shutdown();
-        (drained, ended.await)
+    let hurry = async {
+        if !forced {
+            signals.force(ending).await;
+            forced = true;
+        }
     };
-    let (Drained { cut, took }, end) = tokio::select! {
-        end = end => end,
-        () = signals.next() => return Err(SECOND_SIGNAL.into()),
-    };
+    let Drained { cut, took } = server.drain_until(hurry).await;
+    handle.shutdown();
+    if !forced {
+        tokio::select! {
+            end = &mut ended => return drained(cut, took, &handle, end?),
+            () = signals.force(ending) => {}
+        }
+    }
+    let requests = if cut == 1 { "request was" } else { "requests were" };
+    Err(format!("second signal: {cut} {requests} ended with an error, and the drain is not waited for").into())
+}
+
+/// How a drain ended that nothing forced, behind which the engine ended.
+fn drained(
+    cut: usize,
+    took: Duration,
+    handle: &EngineHandle,
+    end: std::thread::Result<Result<(), String>>,
+) -> Result<End, BootError> {
     let seconds = format!("{:.3}", took.as_secs_f64());
-    match end? {
+    match end {
         Ok(Ok(())) if cut == 0 => tracing::info!(seconds, "drained"),
         Ok(Ok(())) => tracing::warn!(
             cut,
             seconds,
             "server.drain_timeout_s was over: requests that still ran were answered with an error"
         ),
-        end => return Err(death(&handle, end)),
+        end => return Err(death(handle, end)),
     }
     Ok(if cut == 0 { End::Drained } else { End::Cut })
 }

@@ -1,10 +1,16 @@
 //! Signals: SIGTERM and SIGINT end the server, SIGHUP reloads the settings; other signals that would
 //! kill the process are ignored, with a line in the log where that cannot raise them again.
+//!
+//! Supervisors repeat SIGTERM, and wrappers send it beside a terminal's SIGINT: one that comes soon after the first signal is
+//! the same request. A SIGINT after the first signal, or a later SIGTERM, forces the end.
 
 use std::io;
 use std::sync::Arc;
 
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 
 use perigee_http::server::Operator;
 
@@ -47,12 +53,59 @@ impl Signals {
         });
     }
 
-    /// Waits for the next signal.
-    pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => tracing::info!("SIGTERM"),
-            _ = self.interrupt.recv() => tracing::info!("SIGINT"),
+    /// Waits for the signal that begins the end.
+    pub(super) async fn end(&mut self) -> Ending {
+        self.next().await;
+        Ending { began: Instant::now() }
+    }
+
+    /// Waits for a signal that forces the end.
+    pub(super) async fn force(&mut self, ending: Ending) {
+        loop {
+            let kind = self.next().await;
+            if ending.is_forced_by(kind, Instant::now()) {
+                return;
+            }
+            tracing::info!(
+                "the second SIGTERM within two seconds is the first one's: the server ends as it was asked to"
+            );
         }
+    }
+
+    async fn next(&mut self) -> Kind {
+        tokio::select! {
+            _ = self.terminate.recv() => {
+                tracing::info!("SIGTERM");
+                Kind::Terminate
+            }
+            _ = self.interrupt.recv() => {
+                tracing::info!("SIGINT");
+                Kind::Interrupt
+            }
+        }
+    }
+}
+
+/// Time after the first signal in which a SIGTERM is the same request.
+const SAME_TIME: Duration = Duration::from_secs(2);
+
+/// A signal that ends the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Terminate,
+    Interrupt,
+}
+
+/// The end that a first signal has begun.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ending {
+    began: Instant,
+}
+
+impl Ending {
+    /// Whether a further signal, at `now`, forces the end.
+    fn is_forced_by(self, kind: Kind, now: Instant) -> bool {
+        kind == Kind::Interrupt || now.saturating_duration_since(self.began) > SAME_TIME
     }
 }
 
@@ -72,3 +125,27 @@ const IGNORED: [Ignored; 2] = [
     (SignalKind::user_defined1, "SIGUSR1", "has no meaning here; requests go on"),
     (SignalKind::user_defined2, "SIGUSR2", "has no meaning here; requests go on"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a SIGTERM that a supervisor repeated at once ended every stream.
+    #[test]
+    fn a_repeated_sigterm_is_one() {
+        let began = Instant::now();
+        let ending = Ending { began };
+        for (kind, after_ms, forces) in [
+            (Kind::Terminate, 0, false),
+            (Kind::Terminate, 1999, false),
+            (Kind::Terminate, 2000, false),
+            (Kind::Terminate, 2001, true),
+            (Kind::Terminate, 60_000, true),
+            (Kind::Interrupt, 0, true),
+            (Kind::Interrupt, 5000, true),
+        ] {
+            let now = began + Duration::from_millis(after_ms);
+            assert_eq!(ending.is_forced_by(kind, now), forces, "{kind:?} after {after_ms} ms");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! The server: listens before the model is ready, bounds connections, drains.
 
+use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ pub enum StartError {
 /// Outcome of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// Requests that were ended with an error because the deadline passed.
+    /// Requests that were ended with an error, because the deadline passed or the end was forced.
     pub cut: usize,
     /// Duration of the drain.
     pub took: Duration,
@@ -163,10 +164,15 @@ impl Server {
         sleep(delay).await;
     }
 
-    /// Refuses new requests and lets running ones end until `server.drain_timeout_s`; the rest are
+    /// [`Server::drain_until`] the time is over.
+    pub async fn drain(self) -> Drained {
+        self.drain_until(pending()).await
+    }
+
+    /// Refuses new requests and lets running ones end until `server.drain_timeout_s`, or until `hurry` resolves; the rest are
     /// then ended with an error. Health, metrics and refusals are answered throughout; the server
     /// stops listening only after that.
-    pub async fn drain(self) -> Drained {
+    pub async fn drain_until(self, hurry: impl Future<Output = ()>) -> Drained {
         let (shared, begun) = (&self.shared, Instant::now());
         shared.readiness.draining();
         shared.metrics.set_phase(false, true);
@@ -174,7 +180,11 @@ impl Server {
             api.generator.drain();
         }
         let mut cut = 0;
-        if timeout(shared.config.drain_timeout(), shared.idle()).await.is_err() {
+        let ended = tokio::select! {
+            ended = timeout(shared.config.drain_timeout(), shared.idle()) => ended.is_ok(),
+            () = hurry => false,
+        };
+        if !ended {
             cut = *shared.running.borrow();
             shared.life.send_replace(Life::Cut);
             let _ = timeout(FAREWELL_TIME, shared.idle()).await;
