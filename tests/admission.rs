@@ -1,4 +1,4 @@
-//! What is let in, and where: hosts, media types, keys, paths, large bodies, a Unix socket.
+//! What is let in, and where: hosts, media types, keys, paths, a Unix socket.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -203,76 +203,33 @@ async fn paths_without_v1_and_below_a_proxys_prefix_are_aliases() {
     // Below the prefix the document is the page's neighbour.
     assert!(client.get("/llm/kimi/docs").await.text().contains("href=\"openapi.json\""));
     assert_eq!(client.get("/llm/kimi/openapi.json").await.status, 200);
+    // Regression: a base URL that ends in a slash gave 404.
+    for path in ["//v1/models", "/v1//models", "/v1/models/", "//llm//kimi//v1/models", "/llm/kimi/models//"]
+    {
+        let response = client.get(path).await;
+        assert_eq!((response.status, &response.json()["object"]), (200, &json!("list")), "{path}");
+    }
+    for path in ["//v1/completions", "/v1/completions/", "/llm/kimi/v1//completions"] {
+        let response = client.post(path, &json!({"prompt": "x", "max_tokens": 2}).to_string()).await;
+        assert_eq!(response.status, 200, "{path}: {}", response.text());
+    }
+    // The page's links are relative.
+    let moved = client.get("/llm/kimi/docs/").await;
+    assert_eq!((moved.status, moved.header("location")), (308, Some("../docs")));
+    for path in ["/", "/llm/kimi/", "//", "/docs", "/page/app.js"] {
+        let file = client.get(path).await;
+        assert_eq!((file.status, file.header("x-content-type-options")), (200, Some("nosniff")), "{path}");
+        assert!(
+            file.header("content-security-policy")
+                .is_some_and(|policy| policy.contains("default-src 'self'"))
+        );
+    }
     let moved = client.get("/llm/kimi").await;
     assert_eq!((moved.status, moved.header("location")), (308, Some("/llm/kimi/")));
     assert_eq!(client.post("/llm/kimi", "{}").await.status, 404);
     for path in ["/embeddings", "/v1/embeddings", "/v1/metrics", "/llm/v1/models", "/llm/kimix/models"] {
         assert_eq!(client.get(path).await.status, 404, "{path}");
     }
-}
-
-#[tokio::test]
-async fn large_bodies_wait_for_room_and_small_ones_do_not() {
-    let engine = FakeEngine::new(true);
-    let limits = Config { max_body_bytes: 1 << 20, max_bodies_bytes: 1 << 20, ..fake::config() };
-    let server = serve(&engine, limits).await;
-    let head = |length: usize| {
-        format!(
-            "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
-        )
-    };
-    let large = json!({"prompt": "x".repeat(700 << 10)}).to_string();
-    let (begun, rest) = large.split_at(300 << 10);
-    let mut first = Client::connect(server.addr()).await;
-    first.send(format!("{}{begun}", head(large.len())).as_bytes()).await;
-    // Only what has room is read: what the second one writes does not go through before the first
-    // one has ended.
-    let mut second = Client::connect(server.addr()).await;
-    let chunked = format!(
-        "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\
-         {:x}\r\n{large}\r\n0\r\n\r\n",
-        large.len()
-    );
-    let mut small = Client::connect(server.addr()).await;
-    let (second_answer, _) = tokio::join!(
-        async {
-            second.send(chunked.as_bytes()).await;
-            second.response().await.expect("an answer")
-        },
-        async {
-            for _ in 0..3 {
-                let response = small.post(TEXT, &json!({"prompt": "abc", "max_tokens": 1}).to_string()).await;
-                assert_eq!(response.status, 200, "{}", response.text());
-            }
-            first.send(rest.as_bytes()).await;
-            let answer = first.response().await.expect("an answer");
-            assert_eq!(answer.json()["count"], 700 << 10, "{}", answer.status);
-        }
-    );
-    assert_eq!((second_answer.status, &second_answer.json()["count"]), (200, &json!(700 << 10)));
-}
-
-#[tokio::test]
-async fn a_body_that_stalls_gives_its_room_to_one_that_waits() {
-    let limits = Config { max_body_bytes: 1 << 20, max_bodies_bytes: 1 << 20, ..fake::config() };
-    let server = serve(&FakeEngine::new(true), limits).await;
-    let large = json!({"prompt": "x".repeat(700 << 10)}).to_string();
-    let mut slow = Client::connect(server.addr()).await;
-    let head = format!(
-        "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n\
-         content-length: {}\r\n\r\n",
-        large.len()
-    );
-    slow.send(head.as_bytes()).await;
-    // The body is asked for once it has room.
-    assert_eq!(slow.head().await.expect("an answer").status, 100);
-    slow.send(&large.as_bytes()[..1 << 10]).await;
-    let mut other = Client::connect(server.addr()).await;
-    let (answer, refused) = tokio::join!(other.post("/tokenize", &large), slow.response());
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let refused = refused.expect("an answer");
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (408, &json!("request_timeout")));
-    assert!(refused.text().contains("server.max_bodies_bytes"), "{}", refused.text());
 }
 
 async fn get_over_socket(socket: &Path, path: &str) -> String {
@@ -324,10 +281,47 @@ fn settings_of_the_door_have_limits() {
         ("allowed_hosts", json!(["http://a"])),
         ("allowed_hosts", json!([""])),
         ("max_bodies_bytes", json!(1024)),
+        // Regression: entries that no browser sends were taken in silence.
+        ("cors_origins", json!(["localhost"])),
+        ("cors_origins", json!(["https://a.example/"])),
+        ("cors_origins", json!(["https://a.example/path"])),
+        ("cors_origins", json!(["HTTPS://B.example:443"])),
+        ("cors_origins", json!(["https://b.example:443"])),
+        ("cors_origins", json!(["http://b.example:80"])),
+        ("cors_origins", json!(["https://B.example"])),
+        ("cors_origins", json!(["https://*.example"])),
+        ("cors_origins", json!(["https://user@a.example"])),
+        ("cors_origins", json!(["https://a.example:"])),
+        ("cors_origins", json!(["https://a.example:08443"])),
+        ("cors_origins", json!(["https://a.example:99999"])),
+        ("cors_origins", json!(["https://é.example"])),
+        ("cors_origins", json!(["https://"])),
+        ("cors_origins", json!([""])),
+        // Regression: a key twice had the limits of one of its entries.
+        ("api_keys", json!(["hunter2", "other", "hunter2"])),
+        ("api_keys", json!(["hunter2", {"name": "a", "key": "hunter2", "max_concurrent": 1}])),
     ] {
         let config: Config =
             serde_json::from_value(Value::Object([(key.to_owned(), value)].into_iter().collect())).unwrap();
-        let problems: Vec<&str> = config.validate().iter().map(|(key, _)| *key).collect();
-        assert_eq!(problems, [key]);
+        let problems = config.validate();
+        let keys: Vec<&str> = problems.iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, [key], "{config:?}");
+        assert!(!problems[0].1.contains("hunter2"), "{problems:?}");
+    }
+    for origin in [
+        "*",
+        "null",
+        "file://",
+        "https://a.example",
+        "http://localhost:3000",
+        "https://a.example:8443",
+        "http://[::1]",
+        "http://[::1]:3000",
+        "vscode-webview://0a1b",
+        "tauri://localhost",
+        "http://127.0.0.1:8080",
+    ] {
+        let config = Config { cors_origins: vec![origin.into()], ..Config::default() };
+        assert_eq!(config.validate(), [], "{origin}");
     }
 }

@@ -62,6 +62,11 @@ async fn every_route_but_the_open_ones_needs_a_key() {
             let status = send(&mut client, method, &path, wrong, "{}").await.status;
             let expected = if OPEN.contains(&&*path) { 200 } else { 401 };
             assert_eq!(status, expected, "{method} {path} with {wrong:?}");
+            // However its slashes are written, it is the same route.
+            for path in [format!("/{path}"), format!("{path}/"), path.replacen('/', "///", 2) + "//"] {
+                let status = send(&mut client, method, &path, wrong, "{}").await.status;
+                assert_eq!(status == 401, expected == 401, "{method} {path} with {wrong:?}: {status}");
+            }
         }
         closed += usize::from(!OPEN.contains(&&*path));
         let mut client = Client::connect(server.addr()).await;
@@ -72,6 +77,8 @@ async fn every_route_but_the_open_ones_needs_a_key() {
             "{method} {path} with a client's key: {status}"
         );
         assert_ne!(status, 401, "{method} {path}");
+        let doubled = send(&mut client, method, &format!("/{path}/"), Some("right"), "{}").await.status;
+        assert_eq!(doubled == 403, route.access == Access::Admin, "{method} /{path}/: {doubled}");
         let status = send(&mut client, method, &path, Some("root"), "{}").await.status;
         assert!(![401, 403].contains(&status), "{method} {path} with the operator's key: {status}");
     }

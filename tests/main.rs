@@ -1,6 +1,7 @@
 //! Whole-program tests.
 
 mod admission;
+mod bodies;
 mod calibrate;
 #[path = "../src/http/server/test_certificate.rs"]
 mod certificate;
@@ -11,6 +12,7 @@ mod compilations;
 mod config;
 mod delayed;
 mod dialects;
+mod document;
 mod drain;
 mod eagle3;
 mod emulated;

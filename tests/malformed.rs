@@ -65,7 +65,6 @@ fn broken_bodies() -> Vec<Vec<u8>> {
         "{\"a\":1e}",
         "{\"a\":NaN}",
         "{\"a\":\"\\x\"}",
-        "{\"model\":\"\\ud800\"}",
         "{\"a\":\"\n\"}",
         "{\"a\":\"",
         "not json",
@@ -414,10 +413,10 @@ async fn paths_methods_and_types() {
         "/v2/models",
         "/v1/chat",
         "/v1/embeddings",
-        "/v1/completions/",
-        "//",
+        "/v1/completions%2F",
         "/%00",
         "/v1/models/x/",
+        "//v1//models//x//",
     ] {
         let response = client.get(path).await;
         check(path, &response);
@@ -451,7 +450,7 @@ async fn paths_methods_and_types() {
         "content-type: text/plain",
         "content-type: application/x-www-form-urlencoded",
         "x-no-content-type: at all",
-        "content-type: application/json\r\ncontent-encoding: gzip",
+        "content-type: application/json\r\ncontent-encoding: gzip, gzip",
         "content-type: application/json\r\ncontent-encoding: br",
     ] {
         client

@@ -335,6 +335,18 @@ impl ApiError {
         .closing()
     }
 
+    /// 501: the body has a transfer coding other than `chunked`.
+    pub fn unsupported_transfer_encoding() -> Self {
+        Self::new(
+            501,
+            "invalid_request_error",
+            "unsupported_transfer_encoding",
+            "`transfer-encoding` must be `chunked` and nothing else; a compressed body has `content-encoding`",
+        )
+        .param("transfer-encoding")
+        .closing()
+    }
+
     /// 413: the body is too large.
     pub fn too_large(limit_bytes: usize) -> Self {
         Self::new(
@@ -346,11 +358,27 @@ impl ApiError {
         .closing()
     }
 
+    /// 413: the body is too large once it is unpacked.
+    pub fn too_large_unpacked(limit_bytes: usize) -> Self {
+        Self::new(
+            413,
+            "invalid_request_error",
+            "request_too_large",
+            format!("the unpacked request body is larger than {limit_bytes} bytes (server.max_body_bytes)"),
+        )
+    }
+
+    /// 400: the body is not what its `content-encoding` says.
+    pub fn damaged_body(coding: &str, problem: &str) -> Self {
+        let message = format!("the request body is not intact {coding} (content-encoding): {problem}");
+        Self::new(400, "invalid_request_error", "invalid_body", message).param("content-encoding")
+    }
+
     /// 415: the body is not JSON by its own account.
     pub fn unsupported_media_type(header: &'static str, value: Option<&str>) -> Self {
         let given = value.map_or_else(|| format!("{header} is missing"), |v| format!("{header} is `{v}`"));
         let remedy = match header {
-            "content-encoding" => "send the body as it is",
+            "content-encoding" => "send the body as it is, or packed once: gzip, deflate or zstd",
             _ => "send JSON with the header `content-type: application/json`",
         };
         Self::new(415, "invalid_request_error", "unsupported_media_type", format!("{given}; {remedy}"))
@@ -426,7 +454,7 @@ impl ApiError {
     /// The body in Anthropic's shape.
     pub fn anthropic_body(&self) -> Vec<u8> {
         let kind = match self.status {
-            400 | 405 | 408 | 415 | 421 => "invalid_request_error",
+            400 | 405 | 408 | 415 | 421 | 501 => "invalid_request_error",
             401 => "authentication_error",
             404 => "not_found_error",
             413 => "request_too_large",

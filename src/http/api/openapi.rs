@@ -129,22 +129,38 @@ fn responses(route: &Route) -> Value {
     };
     add("405", "The path does not take this method.");
     add("421", "The request is addressed to a host that is not this server's.");
-    if is_keyed(route) {
-        add("401", "A key is needed.");
-        add("404", "There is no such model.");
-        add(
-            "503",
-            "The server is starting, draining, overloaded or has lost its engine; Retry-After says when to try again.",
-        );
+    add("501", "The request has a transfer coding other than chunked.");
+    add(
+        "503",
+        "The server is starting, draining, overloaded or has lost its engine; Retry-After says when to try again.",
+    );
+    match route.has_body() {
+        true => add("400", "The request asks for something impossible; `param` names the field."),
+        false => add("400", "The request names no host, or its path has an escape that is none."),
+    }
+    if !route.is_probe() {
+        add("401", "A key is needed, or a client certificate.");
+    }
+    if route.needs_admin() {
+        add("403", "The key is not the operator's.");
+    }
+    match route.handler {
+        Handler::PageFile => add("404", "There is no such file."),
+        _ if route.has_body() || route.handler == Handler::Model => add("404", "There is no such model."),
+        _ => {}
+    }
+    if route.handler == Handler::Reload {
+        add("422", "The settings are wrong, and nothing was changed.");
     }
     if route.has_body() {
-        add("400", "The request asks for something impossible; `param` names the field.");
         add("408", "The body came too slowly.");
         add("413", "The body is too large.");
-        add("415", "The body is not JSON.");
-        add("429", "The queue is full; Retry-After says when to try again.");
+        add("415", "The body is not JSON, or packed in an unknown way.");
         add("500", "The engine failed on this request.");
         add("504", "The request ran into its time limit.");
+    }
+    if route.generates() {
+        add("429", "The queue is full, or the key's limit reached; Retry-After says when to try again.");
     }
     if route.is_probe() && route.handler != Handler::Live {
         responses.insert("503".into(), json!({"description": "No.", "content": content}));

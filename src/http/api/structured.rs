@@ -77,10 +77,10 @@ mod described {
         tags["required"] = json!(["type", "structures", "triggers"]);
         tags["properties"]["type"] = json!({"const": "structural_tag"});
         let named = json!({"type": "object", "additionalProperties": false, "required": ["name", "schema"], "properties": {
-            "name": {"type": "string"}, "description": {"type": "string"}, "strict": {"type": "boolean"}, "schema": {"type": "object"}}});
+            "name": {"type": "string"}, "description": {"type": ["string", "null"]}, "strict": {"type": ["boolean", "null"]}, "schema": schema(generator)}});
         json_schema!({"oneOf": [
             closed("text", &[], json!({})),
-            closed("json_object", &[], json!({"schema": {"type": "object"}})),
+            closed("json_object", &[], json!({"schema": {"type": ["object", "string", "boolean", "null"]}})),
             closed("json_schema", &["json_schema"], json!({"json_schema": named})),
             tags,
             closed("regex", &["regex"], json!({"regex": {"type": "string"}})),
@@ -132,7 +132,9 @@ impl StructuredBody {
         for (name, value) in [("guided_regex", self.guided_regex), ("regex", self.regex)] {
             asked.extend(value.map(|regex| (name, AnswerFormat::Regex(regex))));
         }
-        asked.extend(self.guided_choice.map(|List(texts)| ("guided_choice", AnswerFormat::Choice(texts))));
+        if let Some(List(texts)) = self.guided_choice {
+            asked.push(("guided_choice", choice("guided_choice", texts)?));
+        }
         for (name, value) in [("guided_grammar", self.guided_grammar), ("ebnf", self.ebnf)] {
             asked.extend(value.map(|grammar| (name, AnswerFormat::Grammar(grammar))));
         }
@@ -289,7 +291,10 @@ fn structured_outputs(outputs: &Value) -> Result<Option<AnswerFormat>, ApiError>
             }
             "regex" => asked.push(AnswerFormat::Regex(text()?)),
             "grammar" => asked.push(AnswerFormat::Grammar(text()?)),
-            "choice" => asked.push(AnswerFormat::Choice(texts("structured_outputs.choice", value)?)),
+            "choice" => {
+                let path = "structured_outputs.choice";
+                asked.push(choice(path, texts(path, value)?)?);
+            }
             "structural_tag" => asked.push(tags("structured_outputs.structural_tag", value)?),
             "disable_any_whitespace" => style.compact = flag()?,
             "disable_additional_properties" => style.closed_objects = flag()?,
@@ -401,6 +406,14 @@ pub(super) fn schema(path: &str, value: &Value) -> Result<Value, ApiError> {
 
 fn object<'a>(path: &str, value: &'a Value) -> Result<&'a Map<String, Value>, ApiError> {
     value.as_object().ok_or_else(|| ApiError::invalid_type(path, "an object is expected"))
+}
+
+/// A choice, checked where nothing is generated too.
+fn choice(path: &str, texts: Vec<String>) -> Result<AnswerFormat, ApiError> {
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(ApiError::invalid_value(path, "at least one text is needed, and none may be empty"));
+    }
+    Ok(AnswerFormat::Choice(texts))
 }
 
 fn texts(path: &str, value: &Value) -> Result<Vec<String>, ApiError> {
@@ -540,6 +553,9 @@ mod tests {
             (json!({"guided_json": "{"}), "guided_json"),
             (json!({"guided_regex": 1}), "guided_regex"),
             (json!({"guided_choice": [1]}), "guided_choice[0]"),
+            (json!({"guided_choice": []}), "guided_choice"),
+            (json!({"guided_choice": ["a", ""]}), "guided_choice"),
+            (json!({"structured_outputs": {"choice": []}}), "structured_outputs.choice"),
             (json!({"guided_whitespace_pattern": "x"}), "guided_whitespace_pattern"),
             (json!({"grammar": {"type": "xml", "value": 1}}), "grammar"),
             (json!({"structured_outputs": {"json": {}, "regex": "a"}}), "structured_outputs"),

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::header::{self, HeaderMap};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{Uri, Version};
 
 use super::Config;
+use super::content_coding::Coding;
 use crate::api::ApiError;
 
 /// The host names that requests may be addressed to.
@@ -81,18 +82,25 @@ pub(super) fn key_of(headers: &HeaderMap) -> &str {
     bearer.map(|(_, key)| key.trim()).or(own.map(str::trim)).unwrap_or("")
 }
 
-/// Accepts only bodies declared as JSON. A browser sends the media types of forms and of plain
+/// Accepts `chunked` alone as a transfer coding. hyper reads a body whose last coding is `chunked` by its chunks, and leaves the
+/// codings below in place: what follows would be taken for something that it is not.
+///
+/// Errors: 501, as RFC 9112, section 6.1, has it for codings that are not understood; the connection ends.
+pub(super) fn check_framing(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut lines = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => Ok(()),
+        (Some(line), None) if line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(ApiError::unsupported_transfer_encoding()),
+    }
+}
+
+/// Accepts only bodies declared as JSON, packed in a known way or not at all. A browser sends the media types of forms and of plain
 /// text, and bodies without a type, to any server without a preflight request; `application/json`
 /// requires one (<https://fetch.spec.whatwg.org/#cors-safelisted-request-header>).
 pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let text =
-        |name: HeaderName| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned());
-    if let Some(encoding) = text(header::CONTENT_ENCODING)
-        && !encoding.eq_ignore_ascii_case("identity")
-    {
-        return Err(ApiError::unsupported_media_type("content-encoding", Some(&encoding)));
-    }
-    let value = text(header::CONTENT_TYPE);
+    Coding::of(headers)?;
+    let value = headers.get(header::CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let kind = value.as_deref().and_then(|v| v.split(';').next()).unwrap_or_default();
     let kind = kind.trim().to_ascii_lowercase();
     let fine = kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"));
@@ -134,6 +142,33 @@ mod tests {
             assert!(!check(kind), "{kind}");
         }
         assert!(check_media_type(&HeaderMap::new()).is_err());
+    }
+
+    /// Regression: the codings below `chunked` were ignored.
+    #[test]
+    fn chunks_are_the_only_transfer_coding() {
+        let status = |lines: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(header::TRANSFER_ENCODING, HeaderValue::from_static(line));
+            }
+            check_framing(&headers).err().map_or(0, |error| error.status)
+        };
+        for lines in [&[][..], &["chunked"], &["Chunked "]] {
+            assert_eq!(status(lines), 0, "{lines:?}");
+        }
+        for lines in [
+            &["gzip, chunked"][..],
+            &["chunked, chunked"],
+            &["identity, chunked"],
+            &["gzip"],
+            &["chunked;a=b"],
+            &[""],
+            &["gzip", "chunked"],
+            &["chunked", "chunked"],
+        ] {
+            assert_eq!(status(lines), 501, "{lines:?}");
+        }
     }
 
     /// The status for a Host header, 0 = let in.

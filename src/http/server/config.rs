@@ -55,16 +55,18 @@ pub struct Config {
     /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are
     /// set; the health routes always do. false = scrapers need a key.
     pub public_pages: bool,
-    /// Origins whose web pages may call the server ("*" = all); none = no cross-origin answers.
+    /// Origins whose web pages may call the server, as browsers send them ("https://app.example"; "*" = all); none = no cross-origin
+    /// answers.
     pub cors_origins: Vec<String>,
     /// Most connections that are open at once; one more is answered 503, unless it asks for a health route or /metrics. Larger: more
     /// memory and file descriptors under attack.
     pub max_connections: usize,
-    /// Most bytes of a request's body, larger ones are answered 413. Larger: more memory per request in flight.
+    /// Most bytes of a request's body, as it is sent and unpacked; larger ones are answered 413. Larger: more memory per request in
+    /// flight.
     pub max_body_bytes: usize,
     /// Most bytes of request bodies above 64 KiB that are read, parsed and tokenized at once, 0 =
-    /// twice max_body_bytes; a request that finds no room waits for body_read_timeout_s, then it is
-    /// answered 503. A body without a content-length counts as max_body_bytes. While requests wait for
+    /// twice max_body_bytes. Room is taken as bytes arrive and are unpacked. One body that finds none is read beside it, to its end;
+    /// the next ones wait for body_read_timeout_s, then they are answered 503. While requests wait for
     /// room, a body that holds some is answered 408 when less than 64 KiB of it arrive in a second.
     /// Larger: more memory, of which parsed and tokenized bodies take several times as much.
     pub max_bodies_bytes: usize,
@@ -158,6 +160,12 @@ impl Config {
         if !self.allowed_hosts.iter().all(|name| is_host(name)) {
             problems.push(("allowed_hosts", "must be host names without scheme and port, or \"*\"".into()));
         }
+        for origin in &self.cors_origins {
+            if let Some(remedy) = origin_problem(origin) {
+                problems
+                    .push(("cors_origins", format!("\"{origin}\" matches no browser's Origin: {remedy}")));
+            }
+        }
         if self.api_keys.len() > MAX_KEYS {
             problems.push(("api_keys", format!("must be at most {MAX_KEYS} keys")));
         }
@@ -165,6 +173,12 @@ impl Config {
         for (index, entry) in self.api_keys.iter().enumerate() {
             if let Some(problem) = entry.problem() {
                 problems.push(("api_keys", format!("key {}: {problem}", index + 1)));
+            } else if let Some(first) = self.api_keys[..index].iter().position(|other| other.key == entry.key)
+            {
+                // The limits of which one count would be anybody's guess.
+                let problem =
+                    format!("key {}: the same key as key {}; give each client its own", index + 1, first + 1);
+                problems.push(("api_keys", problem));
             }
             if let Some(name) = entry.name.as_ref().filter(|name| !names.insert(*name)) {
                 problems.push(("api_keys", format!("key {}: the name {name} is taken", index + 1)));
@@ -299,6 +313,46 @@ impl Config {
     /// `drain_timeout_s`.
     pub fn drain_timeout(&self) -> Duration {
         seconds(self.drain_timeout_s)
+    }
+}
+
+/// Why no browser sends an `Origin` that is equal to an entry of `cors_origins`, and the remedy. An origin is serialized as
+/// scheme and host in lower case, and the port where it is not the scheme's own (RFC 6454, section 6.2).
+fn origin_problem(origin: &str) -> Option<&'static str> {
+    // What a sandboxed frame sends.
+    if ["*", "null"].contains(&origin) {
+        return None;
+    }
+    let Some((scheme, rest)) = origin.split_once("://") else {
+        return Some(
+            "write SCHEME://HOST or SCHEME://HOST:PORT, for example \"https://app.example\", or \"*\"",
+        );
+    };
+    let (host, port) = match rest.rsplit_once(':') {
+        // The colons of an IPv6 address stand in brackets.
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (rest, None),
+    };
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|number| number.to_string() == port);
+    let is_own_port = matches!((scheme, port), ("http", Some("80")) | ("https", Some("443")));
+    let has_bad_byte =
+        |part: &str| part.bytes().any(|byte| !byte.is_ascii_graphic() || b"*@?#/\\".contains(&byte));
+    if rest.contains(['/', '?', '#']) {
+        Some("leave out the path and the slash at the end")
+    } else if origin.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Some("write it in lower case")
+    } else if is_own_port {
+        Some("leave out the port, which is the scheme's own")
+    } else if scheme.is_empty()
+        || (host.is_empty() && scheme != "file")
+        || has_bad_byte(scheme)
+        || has_bad_byte(host)
+    {
+        Some("write one host, without a pattern or a user; a name beyond ASCII in its xn-- form")
+    } else if !port.is_none_or(is_port) {
+        Some("the port must be a number from 0 to 65535 without leading zeros")
+    } else {
+        None
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) async fn run(
         Handler::Loads => json(api()?.loads()),
         Handler::Settings => value(shared.operator()?.settings()),
         Handler::Reload => {
-            body::skip(incoming).await;
+            body::skip(headers, incoming).await;
             reload(shared).await
         }
         Handler::FlightRecorder => value(metrics.flight().report()),

@@ -4,9 +4,40 @@ use std::borrow::Cow;
 
 use crate::api::ApiError;
 
+/// The path by which the table of routes is asked: [`collapsed`], below `server.root_path`, without a slash at its end.
+///
+/// Routes, keys and the admin's protection are decided on this path alone. Escapes stay as they are: `%2F` is part of a
+/// name, and no slash.
+pub(super) fn normal<'a>(path: &'a str, root: &str) -> Cow<'a, str> {
+    match collapsed(path) {
+        Cow::Borrowed(path) => Cow::Borrowed(trimmed(below(path, root))),
+        Cow::Owned(path) => Cow::Owned(trimmed(below(&path, root)).to_owned()),
+    }
+}
+
+/// The path with one slash in the place of several: a base URL that ends in `/` gives `//`.
+pub(super) fn collapsed(path: &str) -> Cow<'_, str> {
+    if !path.contains("//") {
+        return path.into();
+    }
+    let mut single = String::with_capacity(path.len());
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        single.push('/');
+        single.push_str(part);
+    }
+    if path.ends_with('/') {
+        single.push('/');
+    }
+    single.into()
+}
+
 /// The path below `server.root_path`, a prefix that proxies may leave in place.
-pub(super) fn below<'a>(path: &'a str, root: &str) -> &'a str {
+fn below<'a>(path: &'a str, root: &str) -> &'a str {
     path.strip_prefix(root).filter(|rest| rest.starts_with('/')).unwrap_or(path)
+}
+
+fn trimmed(path: &str) -> &str {
+    path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(path)
 }
 
 /// A name in a path, `encoded`, without its escapes: clients percent-encode the slash that many names contain.
@@ -51,6 +82,30 @@ mod tests {
             ("/v1/models", "", "/v1/models"),
         ] {
             assert_eq!(below(path, root), expected, "{path} below {root}");
+        }
+    }
+
+    /// Regression: `//v1/models` and `/v1/models/` were 404.
+    #[test]
+    fn slashes_count_once() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("//", "/"),
+            ("///", "/"),
+            ("//v1/models", "/v1/models"),
+            ("/v1//models", "/v1/models"),
+            ("/v1/models/", "/v1/models"),
+            ("//v1///models//", "/v1/models"),
+            ("/v1/models/a%2F%2Fb/", "/v1/models/a%2F%2Fb"),
+            ("/admin//reload/", "/admin/reload"),
+            ("//llm//v1/models", "/v1/models"),
+            ("/llm/", "/"),
+            ("/llm", "/llm"),
+            ("//llm", "/llm"),
+            ("*", "*"),
+            ("", ""),
+        ] {
+            assert_eq!(normal(path, "/llm"), expected, "{path}");
         }
     }
 

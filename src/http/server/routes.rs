@@ -15,7 +15,7 @@ use super::request_log::RequestLog;
 use super::response::{self, Dialect, REQUEST_ID, Reply};
 use super::shared::Shared;
 use super::{accept, admission, body, handlers, path};
-use crate::api::{ApiError, Method, Route, is_request_id};
+use crate::api::{ApiError, Handler, Method, Route, is_request_id};
 
 /// Answers one request. Dropping the future (the client disconnected) aborts the work behind it.
 ///
@@ -27,36 +27,38 @@ pub(super) async fn answer(
     stranger: bool,
 ) -> Response<Answer> {
     let (head, incoming) = request.into_parts();
-    let path = path::below(head.uri.path(), &shared.config.root_path);
-    let route = Route::of(path);
+    let path = path::normal(head.uri.path(), &shared.config.root_path);
+    let route = Route::of(&path);
     let id = request_id(&head.headers);
     let mut log = RequestLog::begin(shared.clone(), id, route, busy);
     log.context = shared.traces.get().map(|traces| traces.context(&head.headers));
     let origin = response::allowed_origin(&head.headers, &shared.config.cors_origins);
     let dialect = Dialect::of(route, &head.headers);
-    let admitted = match (shared.hosts.check(&head, route.is_some_and(Route::is_probe)), route) {
+    let checked = admission::check_framing(&head.headers)
+        .and_then(|()| shared.hosts.check(&head, route.is_some_and(Route::is_probe)));
+    let admitted = match (checked, route) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(route)) if head.method == hyper::Method::OPTIONS && origin.is_some() => {
-            body::skip(incoming).await;
+            body::skip(&head.headers, incoming).await;
             return response::preflight(route, &head.headers, origin, log);
         }
-        (Ok(()), Some(route)) => admit(route, &head, &shared, stranger, &mut log).await.map(|()| route),
-        (Ok(()), None) => match moved(&head, &shared) {
-            Some(reply) => {
-                body::skip(incoming).await;
+        (Ok(()), route) => match (moved(&head, route, &shared), route) {
+            (Some(reply), _) => {
+                body::skip(&head.headers, incoming).await;
                 return response::respond(Ok(reply), origin, dialect, false, &shared, log);
             }
-            None => Err(ApiError::unknown_path(path)),
+            (None, Some(route)) => admit(route, &head, &shared, stranger, &mut log).await.map(|()| route),
+            (None, None) => Err(ApiError::unknown_path(&path)),
         },
     };
     let gzip = accept::gzip(&head.headers);
     let result = match admitted {
         Ok(route) => tokio::select! {
-            result = handlers::run(route, path, &head.headers, incoming, &shared, &mut log) => result,
+            result = handlers::run(route, &path, &head.headers, incoming, &shared, &mut log) => result,
             () = shared.cut() => Err(ApiError::shutdown()),
         },
         Err(error) => {
-            body::skip(incoming).await;
+            body::skip(&head.headers, incoming).await;
             Err(error)
         }
     };
@@ -109,13 +111,18 @@ async fn admit(
     Ok(())
 }
 
-/// Where the page is for who asks for `server.root_path` itself: its links are relative, so that the slash at the end counts.
-fn moved(head: &Parts, shared: &Shared) -> Option<Reply> {
-    let root = &shared.config.root_path;
-    if head.uri.path() != root || head.method != hyper::Method::GET {
+/// Where a page is whose links are relative, so that the slash at the end of its path counts: with one at
+/// `server.root_path`, without one at `/docs`.
+fn moved(head: &Parts, route: Option<&Route>, shared: &Shared) -> Option<Reply> {
+    let (path, root) = (path::collapsed(head.uri.path()), &shared.config.root_path);
+    if head.method != hyper::Method::GET {
         return None;
     }
-    HeaderValue::from_str(&format!("{root}/")).ok().map(Reply::Moved)
+    if *path == **root {
+        return HeaderValue::from_str(&format!("{root}/")).ok().map(Reply::Moved);
+    }
+    let is_docs = route.is_some_and(|route| route.handler == Handler::Docs);
+    (is_docs && path.ends_with('/')).then(|| Reply::Moved(HeaderValue::from_static("../docs")))
 }
 
 /// The client's own id if it is safe to echo, else a new one.

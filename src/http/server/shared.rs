@@ -1,18 +1,18 @@
 //! State shared by all connections, and the stages of its end.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
 use super::admission::Hosts;
-use super::body::Bodies;
 use super::clients::Clients;
+use super::room::Bodies;
 use super::tls::Tls;
 use super::traces::Traces;
 use super::{Config, Operator, Readiness};
 use crate::api::{Api, ApiError};
-use perigee_telemetry::Metrics;
+use perigee_telemetry::{Metrics, Throttle};
 
 /// The stages of the server's end; the value only grows. A drain begins in [`Life::Serving`]:
 /// the readiness decides on refusals.
@@ -39,6 +39,8 @@ pub(super) struct Shared {
     clients: RwLock<Arc<Clients>>,
     /// The certificate of connections that begin now; replaced by a reload.
     tls: RwLock<Option<Tls>>,
+    /// Strangers must not fill the log with certificates that are refused.
+    certificate_warnings: Mutex<Throttle>,
     /// What the operator may see and do; set by the boot.
     pub(super) operator: OnceLock<Arc<dyn Operator>>,
     /// Set by the boot where traces are exported.
@@ -60,6 +62,7 @@ impl Shared {
             readiness: Arc::new(Readiness::default()),
             api: RwLock::default(),
             tls: RwLock::new(tls),
+            certificate_warnings: Mutex::default(),
             operator: OnceLock::new(),
             traces: OnceLock::new(),
             hosts: Hosts::new(&config, loopback),
@@ -110,6 +113,11 @@ impl Shared {
     pub(super) fn announce(&self, tls: &Tls) {
         tls.announce();
         self.metrics.set_certificate_end(tls.valid_until_s());
+    }
+
+    /// Whether a line about a client's certificate is due; it counts as written then.
+    pub(super) fn certificate_warning_is_due(&self) -> bool {
+        self.certificate_warnings.lock().unwrap_or_else(PoisonError::into_inner).pass()
     }
 
     /// What the operator may see and do. Errors: a boot that has not got so far.
