@@ -21,7 +21,7 @@ use super::routes;
 use super::shared::{Life, Shared};
 use super::socket::{Socket, Stream};
 use super::timed::{TimedHeads, TimedWrites};
-use super::tls::Tls;
+use super::tls::{Tls, certificate_problem};
 use crate::api::ApiError;
 
 /// Most bytes of a request's head.
@@ -73,7 +73,12 @@ pub(super) async fn serve(socket: Socket, shared: Arc<Shared>, mut life: watch::
     match opened {
         Ok(Ok(Some(opened))) => speak(opened, shared, life, true).await,
         Ok(Ok(None)) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Ok(Err(error)) => match certificate_problem(&error) {
+            Some(problem) if shared.certificate_warning_is_due() => {
+                tracing::warn!("TLS: a client's certificate was refused: {problem}");
+            }
+            _ => tracing::debug!(%error, "TLS handshake failed"),
+        },
         Err(_) => tracing::debug!(?limit, "TLS handshake took too long (server.header_read_timeout_s)"),
     }
 }

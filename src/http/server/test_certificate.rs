@@ -32,6 +32,15 @@ pub(super) fn make(host: &str) -> Made {
 
 /// A certificate for `host`, valid from 2025 to `until` (UTCTime), signed by the named key or by its own.
 pub(super) fn issue(host: &str, until: &[u8], issuer: Option<(&str, &PrivateKeyDer<'_>)>) -> Made {
+    sign(host, until, issuer, true)
+}
+
+/// The same of X.509 version 1, which has no extensions.
+pub(super) fn issue_v1(host: &str, until: &[u8], issuer: Option<(&str, &PrivateKeyDer<'_>)>) -> Made {
+    sign(host, until, issuer, false)
+}
+
+fn sign(host: &str, until: &[u8], issuer: Option<(&str, &PrivateKeyDer<'_>)>, extended: bool) -> Made {
     let random = SystemRandom::new();
     let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
     let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.as_ref(), &random).unwrap();
@@ -45,8 +54,11 @@ pub(super) fn issue(host: &str, until: &[u8], issuer: Option<(&str, &PrivateKeyD
     let public_key = der(SEQUENCE, &[&key_kind, &der(BIT_STRING, &[&[0], pair.public_key().as_ref()])]);
     let alt_names = der(SEQUENCE, &[&der(0x82, &[host.as_bytes()])]);
     let extension = der(SEQUENCE, &[&der(OBJECT, &[SUBJECT_ALT_NAME]), &der(OCTET_STRING, &[&alt_names])]);
-    let extensions = der(0xa3, &[&der(SEQUENCE, &[&extension])]);
-    let version = der(0xa0, &[&der(INTEGER, &[&[2]])]);
+    let (mut version, mut extensions) = (Vec::new(), Vec::new());
+    if extended {
+        extensions = der(0xa3, &[&der(SEQUENCE, &[&extension])]);
+        version = der(0xa0, &[&der(INTEGER, &[&[2]])]);
+    }
     let serial = der(INTEGER, &[&[1]]);
     let (subject, issuer_name) = (name(host), name(issuer.map_or(host, |(issuer, _)| issuer)));
     let body = der(

@@ -156,6 +156,23 @@ impl Tls {
     }
 }
 
+/// What is wrong with the client's certificate, where a handshake failed for it: the client learns no more than that it was
+/// refused.
+pub(super) fn certificate_problem(failure: &io::Error) -> Option<String> {
+    let fault = failure.get_ref()?.downcast_ref::<Error>()?;
+    let Error::InvalidCertificate(reason) = fault else { return None };
+    let text = reason.to_string();
+    // The verifier's own errors are of a crate below rustls, and have no type here.
+    let remedy = if text.contains("UnsupportedCertVersion") {
+        "it is of X.509 version 1: issue it with extensions (`openssl x509 -req` needs -extfile)"
+    } else if text.contains("CaUsedAsEndEntity") {
+        "it is a CA's own: issue one for the client"
+    } else {
+        "server.tls_client_ca must have signed it, and its dates must be right"
+    };
+    Some(format!("{text}; {remedy}"))
+}
+
 /// The certificates of a PEM file, at least one. Errors: the problem and its remedy.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = read(path)?;
@@ -240,7 +257,7 @@ mod tests {
     use tokio_rustls::rustls::pki_types::ServerName;
 
     use super::*;
-    use crate::server::test_certificate::{Made, issue, make, pem};
+    use crate::server::test_certificate::{Made, issue, issue_v1, make, pem};
     use crate::server::timed::TimedWrites;
 
     /// The settings of files in a folder.
@@ -328,6 +345,50 @@ mod tests {
             assert_eq!(date(tls.valid_until_s().unwrap()), expected);
             assert_eq!(tls.warn_of_end(), expected < "2026");
         }
+    }
+
+    /// The sides of a handshake with a client that trusts the server, and has a certificate of its `own`.
+    async fn shake_hands(tls: &Tls, server: &Made, own: Made) -> io::Result<()> {
+        let mut roots = RootCertStore::empty();
+        roots.add(server.0.clone()).unwrap();
+        // Not looked at on this side: what is wrong with it is for the server to see.
+        let own = CertifiedKey::new(vec![own.0], ring::sign::any_supported_type(&own.1).unwrap());
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let name = ServerName::try_from("a.example").unwrap();
+        let connector = TlsConnector::from(Arc::new(config));
+        let (served, _client) = tokio::join!(tls.handshake(near), connector.connect(name, far));
+        served.map(drop)
+    }
+
+    /// Regression: a client learned nothing but that its certificate was refused, and the log had no line.
+    #[tokio::test]
+    async fn a_client_certificate_that_is_refused_is_a_problem_with_a_remedy() {
+        const UNTIL: &[u8] = b"491231235959Z";
+        let folder = tempfile::tempdir().unwrap();
+        let (server, ca) = (make("a.example"), make("ca.example"));
+        let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+        write("certificate", pem("CERTIFICATE", &server.0));
+        write("key", pem("PRIVATE KEY", server.1.secret_der()));
+        write("ca", pem("CERTIFICATE", &ca.0));
+        let files = Config { tls_client_ca: Some(folder.path().join("ca")), ..settings(folder.path()) };
+        let tls = Tls::read(&files).unwrap().unwrap();
+        let signed = Some(("ca.example", &ca.1));
+        shake_hands(&tls, &server, issue("team-a", UNTIL, signed)).await.unwrap();
+        for (own, words) in [
+            (issue_v1("team-a", UNTIL, signed), "X.509 version 1: issue it with extensions"),
+            (issue("team-a", b"250301000000Z", signed), "expired"),
+            (make("team-a"), "server.tls_client_ca must have signed it"),
+        ] {
+            let failure = shake_hands(&tls, &server, own).await.expect_err(words);
+            let problem = certificate_problem(&failure).expect(words);
+            assert!(problem.contains(words), "{problem}");
+        }
+        assert_eq!(certificate_problem(&io::Error::other("reset")), None);
     }
 
     /// A record that waits below a flush is what a client does not read.
