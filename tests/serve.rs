@@ -326,7 +326,8 @@ fn a_forced_end_is_said_by_the_stream_and_the_exit_code() {
     let last = runtime().block_on(async {
         let mut client = begin_long_stream(&served).await;
         served.signal("TERM");
-        while Client::connect(served.addr).await.get("/health/startup").await.json()["status"] != "draining" {}
+        while Client::connect(served.addr).await.get("/health/startup").await.json()["status"] != "draining" {
+        }
         served.signal("INT");
         let mut text = Vec::new();
         while let Some(chunk) = client.chunk().await.expect("the stream ends properly") {

@@ -196,7 +196,8 @@ async fn serve_until_end(
         }
     }
     let requests = if cut == 1 { "request was" } else { "requests were" };
-    Err(format!("second signal: {cut} {requests} ended with an error, and the drain is not waited for").into())
+    Err(format!("second signal: {cut} {requests} ended with an error, and the drain is not waited for")
+        .into())
 }
 
 /// How a drain ended that nothing forced, behind which the engine ended.

@@ -91,6 +91,8 @@ pub(super) fn parse<T: Fields>(body: &[u8]) -> Result<T, ApiError> {
 }
 
 fn parse_all<T: Fields>(body: &[u8]) -> Result<(T, Track), ApiError> {
+    // Some clients of Windows begin with a byte order mark, which readers may ignore (RFC 8259, section 8.1).
+    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     let body = without_lone_surrogates(body);
     let mut body = Body::open(&body, &names::<T>())?;
     Ok((T::read(&mut body)?, body.track))
@@ -460,6 +462,8 @@ mod tests {
         assert_eq!(track.unknown.names().collect::<Vec<_>>(), ["unknown", "list[].b"]);
         let o: Outer = parse(br#"{"n": null, "n": null}"#).unwrap();
         assert!(o.n.is_none());
+        let o: Outer = parse(b"\xef\xbb\xbf{\"n\": 1}").unwrap();
+        assert_eq!(o.n.unwrap().0, 1);
     }
 
     /// Regression: half of an emoji was "unexpected end of hex escape".
