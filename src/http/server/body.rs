@@ -40,14 +40,16 @@ pub(super) async fn read(
         return Err(ApiError::too_large(limit));
     }
     let mut reading = Reading { incoming, bytes: Vec::new(), limit, room: bodies.room() };
-    if let Err(error) = reading.run(time).await {
+    let read = reading.run(time).await;
+    let Reading { incoming, mut bytes, mut room, .. } = reading;
+    if let Err(error) = read {
+        drop((bytes, room));
         // A client that still writes gets to read why; one that is silent or gone would only be waited for.
         if matches!(error.status, 413 | 503) {
-            discard(reading.incoming).await;
+            discard(incoming).await;
         }
         return Err(error);
     }
-    let Reading { mut bytes, mut room, .. } = reading;
     if let Some(coding) = coding {
         bytes = unpack(coding, bytes, limit, &mut room, time).await?;
     }
