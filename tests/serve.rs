@@ -62,6 +62,9 @@ impl Served {
             "telemetry.log_format=json",
             "--set",
             "kv_cache.memory_bytes=64MiB",
+            // Expected replies are the CPU's, also where there is a GPU.
+            "--set",
+            "device.backend=cpu",
         ]);
         if let Some(model) = model {
             command.arg("--model").arg(model);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::memory_plan::format_bytes;
 use perigee_cuda::tuner::{
     self, BenchSizes, Candidate, Choices, Effort, Identity, KernelTime, KernelTimes, Measurement, Table,
     TuneError, TunedOp,
@@ -73,6 +74,14 @@ pub enum GpuError {
     },
 }
 
+impl GpuError {
+    /// Whether the device, its driver or its kernels are missing or refuse, and another device can serve in its place. If not, a device
+    /// that was used has broken.
+    pub(super) fn is_lack(&self) -> bool {
+        !matches!(self, Self::Lost { .. } | Self::Op(OpError::Device { fatal: true, .. }))
+    }
+}
+
 impl Gpu {
     /// Device and arithmetic, in words.
     pub(super) fn arithmetic(&self) -> String {
@@ -91,15 +100,21 @@ impl Gpu {
         Ok(Self { device, cuda_version: version, kernels: kernels.clone(), arithmetic })
     }
 
-    /// One line of the log on the GPU that `device.backend = auto` does not use, or on there being none.
-    pub(super) fn note_unused(kernels: &perigee_cuda::Config) {
-        match Self::find(kernels, Activations::Bf16) {
-            Ok(gpu) => tracing::info!(
-                device = gpu.device.name,
-                "the GPU is not used: device.backend = auto computes on the CPU, cuda on the GPU"
-            ),
-            Err(error) => tracing::info!("no GPU, computing on the CPU: {error}"),
-        }
+    /// Name of the product.
+    pub(crate) fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// Why weights of so many bytes cannot lie on the device. By its whole memory, without opening it: how much of it is free, and what
+    /// else the model needs, is the memory plan's to say.
+    pub(crate) fn lacks_room(&self, weights_bytes: u64) -> Option<String> {
+        let memory_bytes = self.device.memory_bytes;
+        (weights_bytes >= memory_bytes).then(|| {
+            let (weights, memory) = (format_bytes(weights_bytes), format_bytes(memory_bytes));
+            format!(
+                "weights of {weights} do not fit in the GPU's {memory}, and this build computes on one GPU"
+            )
+        })
     }
 
     /// Opens the device with every kernel loaded, and the measured variants of `ops`; those that were never measured are

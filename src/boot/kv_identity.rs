@@ -42,7 +42,8 @@ fn arithmetic(backend: &BackendChoice) -> String {
         BackendChoice::CpuRanks { ranks, each } => {
             format!("cpu {:?} {:?} on {ranks} ranks", each.activations, each.isa)
         }
-        BackendChoice::Cuda(gpu) => gpu.arithmetic(),
+        // The engine that starts has one of the two.
+        BackendChoice::Cuda(gpu) | BackendChoice::Auto { gpu, .. } => gpu.arithmetic(),
     }
 }
 

@@ -136,7 +136,7 @@ fn start(
     launch_times: Option<Arc<LaunchTimes>>,
     metrics: &Arc<Metrics>,
     boot: &mut BootTimes,
-) -> Result<(StartedEngine, EngineOptions), BootError> {
+) -> Result<StartedEngine, BootError> {
     let mut options = EngineOptions::from_settings(settings, &blueprint)?;
     // Every prompt must be new: no token may come from the cache, and a prompt is one step where
     // the budget allows.
@@ -156,7 +156,7 @@ fn start(
         EngineProgress::WarmingUp => boot.stage("warm-up"),
     })?;
     boot.end();
-    Ok((engine, options))
+    Ok(engine)
 }
 
 fn compare(
@@ -202,8 +202,7 @@ fn compare(
     let mut stop_token_ids = text.tokenizer.turn_ends();
     stop_token_ids.extend(&defaults.eos_token_ids);
     let metrics = Arc::new(Metrics::new("bench", false));
-    let (engine, _) =
-        start(&checkpoint, blueprint, settings, None, &metrics, &mut BootTimes::begin("opening"))?;
+    let engine = start(&checkpoint, blueprint, settings, None, &metrics, &mut BootTimes::begin("opening"))?;
     let plan = SpeculationPlan {
         prompts,
         sampling: SamplingParams { stop_token_ids, ..sampling },
@@ -233,14 +232,13 @@ fn measure(args: &BenchArgs, settings: &Settings) -> Result<Measured, BootError>
     let blueprint = read_blueprint(&checkpoint)?;
     let active = active_bytes(&checkpoint, &blueprint);
     let launch_times = args.kernel_times.then(Arc::<LaunchTimes>::default);
-    let (engine, options) =
-        start(&checkpoint, blueprint, settings, launch_times.clone(), &metrics, &mut boot)?;
+    let engine = start(&checkpoint, blueprint, settings, launch_times.clone(), &metrics, &mut boot)?;
     // Those of the warm-up.
     launch_times.iter().for_each(|times| drop(times.take()));
     // Bandwidth is measured before and after, and the larger value counts: on a shared machine the
     // bandwidth varies, and the floor is the memory's best.
     let threads = settings.device.threads;
-    let on_host = !matches!(options.backend, BackendChoice::Cuda(_));
+    let on_host = engine.handle.facts().backend != "cuda";
     let before = on_host.then(|| perigee_cpu::read_bandwidth(threads)).transpose()?;
     let plan = BenchPlan {
         prefill: args.prefill as usize,

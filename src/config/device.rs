@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
-    /// Backend: auto = the CPU; cuda = the first GPU of NVIDIA, or no start; cpu; reference = slow and obvious, the specification of
-    /// the others.
+    /// Backend: auto = the first GPU of NVIDIA that has kernels, if the model fits on it, else the CPU, with the reason in the log; the
+    /// embedded model stays on the CPU; cuda = that GPU, or no start; cpu; reference = slow and obvious, the specification of the others.
     pub backend: BackendChoice,
     /// Threads of the CPU backend, 0 = all cores this process may use. Larger than the cores: slower.
     pub threads: usize,
@@ -30,7 +30,7 @@ pub struct DeviceConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
-    /// The fast CPU backend; a GPU is used where it is asked for.
+    /// A GPU that the model fits on, else the fast CPU backend.
     Auto,
     /// A GPU of NVIDIA.
     Cuda,

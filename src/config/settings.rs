@@ -24,7 +24,7 @@ pub struct Settings {
     pub model: perigee_model::config::Config,
     /// What computes.
     pub device: DeviceConfig,
-    /// Kernels for GPUs, compiled by `perigee kernels build`; read with device.backend = cuda.
+    /// Kernels for GPUs, compiled by `perigee kernels build`; read where a GPU computes.
     pub kernels: perigee_cuda::Config,
     /// The paged cache of latent keys and values.
     pub kv_cache: perigee_model::config::KvCacheConfig,

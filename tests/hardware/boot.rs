@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::boot::engine::{EngineOptions, start_engine};
+use perigee::boot::engine::{EngineOptions, StartedEngine, start_engine};
 use perigee::config::Settings;
 use perigee::config::device::BackendChoice;
 use perigee::nano;
@@ -18,6 +18,7 @@ use perigee_model::checkpoint::Checkpoint;
 use perigee_telemetry::{Exposition, Metrics};
 
 use super::with_driver;
+use crate::golden::golden_folder;
 
 /// A compiler whose CUBINs have the functions that the made-up driver is asked for, with as much static shared memory as is left
 /// beside their launches'.
@@ -51,18 +52,24 @@ pub(super) fn build(dir: &Path, arch: Arch) -> u64 {
     built.len() as u64
 }
 
-/// Boots the embedded model with the kernels of `dir` and without NVRTC. Returns the error and the metrics page.
-fn boot(dir: &Path) -> (String, String) {
+/// Settings with the kernels of `dir` and without NVRTC.
+fn settings(dir: &Path, backend: BackendChoice) -> Settings {
     let kernels = Config {
         cache_dir: dir.to_owned(),
         nvrtc_library: Some("/no/such/libnvrtc.so.13".into()),
         ..Config::default()
     };
+    let mut settings = Settings { kernels, ..Settings::default() };
+    settings.device.backend = backend;
+    settings.kv_cache.memory_bytes = 32 << 20;
+    settings
+}
+
+/// Boots the embedded model with the kernels of `dir` and without NVRTC. Returns the error and the metrics page.
+fn boot(dir: &Path) -> (String, String) {
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
-    let mut settings = Settings { kernels, ..Settings::default() };
-    settings.device.backend = BackendChoice::Cuda;
-    settings.kv_cache.memory_bytes = 32 << 20;
+    let settings = settings(dir, BackendChoice::Cuda);
     let options = EngineOptions::from_settings(&settings, &blueprint).unwrap();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));
     let started = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |_| ());
@@ -120,5 +127,55 @@ fn a_damaged_kernel_that_nothing_can_compile_ends_the_boot() {
         let (error, _) = boot(dir.path());
         assert!(error.contains("/no/such/libnvrtc.so.13"), "{error}");
         assert!(!entry.exists());
+    });
+}
+
+/// Boots a checkpoint with `device.backend = auto`: the backend that computes, or the error.
+fn boot_auto(dir: &Path, edit: impl FnOnce(&mut Settings)) -> Result<&'static str, String> {
+    let mut settings = settings(dir, BackendChoice::Auto);
+    settings.model.path = Some(golden_folder("kimi"));
+    edit(&mut settings);
+    let checkpoint = match &settings.model.path {
+        Some(path) => Checkpoint::open(path).unwrap(),
+        None => Checkpoint::from_embedded(nano::FILES).unwrap(),
+    };
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let options = EngineOptions::from_settings(&settings, &blueprint).unwrap();
+    let metrics = Arc::new(Metrics::new("auto", false));
+    let StartedEngine { handle, thread } =
+        start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ())
+            .map_err(|error| error.to_string())?;
+    let backend = handle.facts().backend;
+    handle.shutdown();
+    thread.join().unwrap()?;
+    Ok(backend)
+}
+
+/// Regression: a checkpoint was served on the CPU beside a GPU that had room for it.
+#[test]
+fn auto_takes_the_gpu_that_a_checkpoint_fits_on() {
+    let memory = [("FAKE_GIB", "2")];
+    with_driver("boot::auto_takes_the_gpu_that_a_checkpoint_fits_on", &memory, |_| {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path(), Arch::Sm90a);
+        // The first launch finds that the kernels are not real: the GPU was taken, and no other device hides its fault.
+        let error = boot_auto(dir.path(), |_| ()).unwrap_err();
+        assert!(error.contains("bytes of parameters"), "{error}");
+        assert_eq!(boot_auto(dir.path(), |s| s.model.path = None), Ok("cpu"));
+        assert_eq!(boot_auto(dir.path(), |s| s.device.ranks = 2), Ok("cpu"));
+        // Without kernels, and nothing that compiles them.
+        let empty = tempfile::tempdir().unwrap();
+        assert_eq!(boot_auto(empty.path(), |_| ()), Ok("cpu"));
+    });
+}
+
+#[test]
+fn auto_takes_the_cpu_where_the_gpu_has_no_room() {
+    // The gibibyte that is set aside leaves nothing.
+    let memory = [("FAKE_GIB", "1")];
+    with_driver("boot::auto_takes_the_cpu_where_the_gpu_has_no_room", &memory, |_| {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path(), Arch::Sm90a);
+        assert_eq!(boot_auto(dir.path(), |_| ()), Ok("cpu"));
     });
 }

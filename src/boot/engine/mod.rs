@@ -9,7 +9,7 @@ pub use options::{BackendChoice, EngineOptions};
 pub use start::{StartedEngine, start_engine, start_on};
 
 pub(crate) use options::find_gpu;
-pub(crate) use plan::plan_engine;
+pub(crate) use plan::{no_room, plan_engine};
 
 use super::gpu::GpuError;
 use super::memory_plan::{MemoryPlan, PlanError};
@@ -68,6 +68,17 @@ pub enum EngineError {
     /// The engine's thread could not be started.
     #[error("the engine thread could not be started")]
     Thread(#[from] std::io::Error),
+}
+
+impl EngineError {
+    /// Whether a GPU that failed so lacks something that another device may have: room, kernels, a driver that works.
+    fn is_lack(&self) -> bool {
+        match self {
+            Self::Plan(_) => true,
+            Self::Gpu(error) => error.is_lack(),
+            _ => false,
+        }
+    }
 }
 
 impl From<OpError> for EngineError {

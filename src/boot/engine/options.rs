@@ -28,6 +28,13 @@ pub enum BackendChoice {
     Cpu(CpuOptions),
     /// A GPU.
     Cuda(Gpu),
+    /// A GPU, or the other choice where it cannot be used or has no room for the model.
+    Auto {
+        /// The GPU.
+        gpu: Gpu,
+        /// What computes in its place.
+        otherwise: Box<BackendChoice>,
+    },
     /// Several ranks of the fast CPU backend, each with its own threads.
     CpuRanks {
         /// Number of ranks, at least 1.
@@ -81,10 +88,13 @@ impl EngineOptions {
         };
         let backend = match settings.device.backend {
             device::BackendChoice::Reference => BackendChoice::Reference,
-            device::BackendChoice::Auto => {
-                Gpu::note_unused(&settings.kernels);
-                on_cpu()
-            }
+            device::BackendChoice::Auto => match choose_gpu(settings, find_gpu(settings, blueprint)) {
+                Ok(gpu) => BackendChoice::Auto { gpu, otherwise: Box::new(on_cpu()) },
+                Err(reason) => {
+                    tracing::info!("{reason}");
+                    on_cpu()
+                }
+            },
             device::BackendChoice::Cpu => on_cpu(),
             device::BackendChoice::Cuda => BackendChoice::Cuda(find_gpu(settings, blueprint)?),
         };
@@ -121,9 +131,28 @@ impl EngineOptions {
             launch_times: None,
         })
     }
+
+    /// The same engine on another backend.
+    pub(super) fn on(&self, backend: &BackendChoice) -> Self {
+        Self { backend: backend.clone(), ..self.clone() }
+    }
 }
 
-/// The GPU that `device.backend = cuda` runs a network on.
+/// The GPU that `device.backend = auto` tries, or why it computes on the CPU.
+fn choose_gpu(settings: &Settings, found: Result<Gpu, GpuError>) -> Result<Gpu, String> {
+    let gpu = found.map_err(|error| format!("no GPU, computing on the CPU: {error}"))?;
+    let reason = match (&settings.model.path, settings.device.ranks) {
+        // Small enough for a processor's caches, which answer at once: a GPU's kernels would first have to be compiled.
+        (None, _) => {
+            "the embedded model is computed on the CPU; device.backend = cuda takes the GPU".to_owned()
+        }
+        (_, ranks @ 2..) => format!("device.ranks = {ranks}, and this build computes on one GPU"),
+        _ => return Ok(gpu),
+    };
+    Err(format!("the GPU {} is not used: {reason}", gpu.name()))
+}
+
+/// The GPU that `device.backend = cuda` runs a network on, and `auto` tries.
 pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
     Gpu::find(&settings.kernels, activations(settings, blueprint))
 }

@@ -3,6 +3,7 @@
 use super::{BackendChoice, EngineError, EngineOptions};
 use crate::boot::draft_source::DraftSource;
 use crate::boot::equipped::Equipped;
+use crate::boot::gpu::Gpu;
 use crate::boot::host_memory::available_memory;
 use crate::boot::memory_plan::{Memory, MemoryPlan, PlanInput};
 use crate::boot::sight::TowerSource;
@@ -24,8 +25,18 @@ pub(crate) fn plan_engine(
             lay_out(&mut Equipped::cpu_ranks(*ranks, *each)?, checkpoint, blueprint, options)?.plan
         }
         BackendChoice::Cuda(_) => return Ok(None),
+        BackendChoice::Auto { gpu, otherwise } => match no_room(gpu, checkpoint, blueprint) {
+            None => return Ok(None),
+            Some(_) => return plan_engine(checkpoint, blueprint, &options.on(otherwise)),
+        },
     };
     Ok(Some(plan))
+}
+
+/// Why the weights of a checkpoint cannot lie on a GPU, before it is opened.
+pub(crate) fn no_room(gpu: &Gpu, checkpoint: &Checkpoint, blueprint: &Blueprint) -> Option<String> {
+    let weights = Inventory::take(checkpoint, blueprint).loaded_bytes();
+    gpu.lacks_room(weights.iter().map(|(_, bytes)| bytes).sum())
 }
 
 /// Cache type, capacity, draft, tower and memory plan of an engine, before weights are loaded.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::plan::{Layout, lay_out};
+use super::plan::{Layout, lay_out, no_room};
 use super::{BackendChoice, EngineError, EngineOptions, EngineProgress};
 use crate::boot::draft_source::DraftSource;
 use crate::boot::equipped::Equipped;
@@ -53,6 +53,22 @@ pub fn start_engine(
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
             let equipped = Equipped::new(backend, CacheDType::Bf16).with_uploads(order, meter);
             start_on(equipped, checkpoint, blueprint, options, metrics, progress)
+        }
+        BackendChoice::Auto { gpu, otherwise } => {
+            let started = match no_room(gpu, checkpoint, &blueprint) {
+                Some(reason) => Err(reason),
+                None => {
+                    let on_gpu = options.on(&BackendChoice::Cuda(gpu.clone()));
+                    match start_engine(checkpoint, blueprint.clone(), &on_gpu, metrics.clone(), progress) {
+                        Err(error) if error.is_lack() => Err(error.to_string()),
+                        started => Ok(started),
+                    }
+                }
+            };
+            started.unwrap_or_else(|reason| {
+                tracing::warn!(device = gpu.name(), "the GPU is not used, computing on the CPU: {reason}");
+                start_engine(checkpoint, blueprint, &options.on(otherwise), metrics, progress)
+            })
         }
     }
 }

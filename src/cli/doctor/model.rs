@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::report::Report;
-use crate::boot::engine::{EngineOptions, plan_engine};
+use crate::boot::engine::{BackendChoice, EngineOptions, no_room, plan_engine};
 use crate::boot::memory_plan::format_bytes;
 use crate::boot::{BootError, chain, load_sight, load_text, open_checkpoint, read_blueprint};
 use crate::config::{Settings, device};
@@ -110,11 +110,20 @@ fn plan(
 ) -> Result<String, BootError> {
     let tower = load_sight(settings, checkpoint, &blueprint, &mut text)?;
     let options = EngineOptions { tower, ..EngineOptions::from_settings(settings, &blueprint)? };
-    let Some(plan) = plan_engine(checkpoint, &blueprint, &options)? else {
-        return Ok("made at boot".into());
+    let gpu = match &options.backend {
+        BackendChoice::Auto { gpu, .. } => Some(gpu),
+        _ => None,
     };
+    let Some(plan) = plan_engine(checkpoint, &blueprint, &options)? else {
+        let name = gpu.map_or("the GPU", |gpu| gpu.name());
+        return Ok(format!(
+            "the weights fit in the memory of {name}; workspace and KV cache are planned at boot"
+        ));
+    };
+    let reason = gpu.and_then(|gpu| no_room(gpu, checkpoint, &blueprint));
+    let place = reason.map_or(String::new(), |reason| format!("on the CPU, since {reason}: "));
     Ok(format!(
-        "weights {}, workspace {}, KV cache {} ({} tokens) of {} available",
+        "{place}weights {}, workspace {}, KV cache {} ({} tokens) of {} available",
         format_bytes(plan.weights_bytes),
         format_bytes(plan.workspace_bytes),
         format_bytes(plan.cache_bytes),
