@@ -292,6 +292,7 @@ pub(crate) fn api(engine: &FakeEngine, config: &Config, metrics: Arc<Metrics>) -
         created: 1,
         max_model_len: CONTEXT,
         accept_any_name: false,
+        embedded: None,
     };
     Api::new(Arc::new(generator), card, timeout)
 }

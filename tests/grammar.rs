@@ -171,6 +171,7 @@ fn serve() -> Served {
         created: 0,
         max_model_len: 2_048,
         accept_any_name: false,
+        embedded: Some(nano::NAME.into()),
     };
     Served { api: Api::new(Arc::new(generator), card, Duration::from_secs(3600)), _engine: engine }
 }

@@ -54,6 +54,7 @@ def check_status_and_facts(server, page):
     facts = page.text("#facts")
     for part in ("up ", "cpu", "context 8,192", "KV ", "version "):
         assert part in facts, (part, facts)
+    assert "its embedded toy model, perigee-nano." in page.text("#embedded")
     assert page.find("#outage").is_displayed() is False and page.find("#key-form").is_displayed() is False
 
 

@@ -17,6 +17,7 @@ pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
     {
         found.push(("device", "backend", error.to_string()));
     }
+    found.extend(settings.model.lacks_model().map(|problem| ("model", "required", problem.to_owned())));
     let draft = settings.speculation.draft.as_ref().filter(|_| settings.speculation.is_on());
     for (section, key, path, is_folder) in [
         ("model", "path", settings.model.path.as_ref(), true),
@@ -82,6 +83,14 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         check(|_| (), &[]);
         check(|s| s.model.path = Some(dir.path().into()), &[]);
+        check(|s| s.model.required = true, &[("model", "required", "needs model.path")]);
+        check(
+            |s| {
+                s.model.required = true;
+                s.model.path = Some(dir.path().into());
+            },
+            &[],
+        );
         check(|s| s.model.path = Some(file.clone()), &[("model", "path", "is no folder")]);
         check(
             |s| s.model.chat_template = Some(dir.path().into()),

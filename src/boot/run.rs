@@ -110,6 +110,7 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
         "booting: health is answered, requests are refused until this log says ready"
     );
     note_public_pages(settings);
+    note_embedded(settings, &names[0]);
     let booting = {
         let (settings, metrics, readiness) = (settings.clone(), metrics.clone(), server.readiness());
         tokio::task::spawn_blocking(move || boot(&settings, names, sockets, &metrics, &readiness))
@@ -229,6 +230,17 @@ fn note_public_pages(settings: &Settings) {
     }
 }
 
+/// Logs that what answers is no checkpoint: a model folder that was forgotten looks the same from outside.
+fn note_embedded(settings: &Settings, name: &str) {
+    if settings.model.path.is_none() {
+        tracing::warn!(
+            model = name,
+            "serving the embedded toy model {}: no model.path is set; --model DIR or PERIGEE_MODEL__PATH serves a checkpoint",
+            nano::NAME
+        );
+    }
+}
+
 /// Results of the blocking part of the boot.
 struct Booted {
     api: Api,
@@ -279,6 +291,7 @@ fn boot(
         created,
         max_model_len: facts.max_model_len,
         accept_any_name: settings.model.accept_any_name,
+        embedded: settings.model.path.is_none().then(|| nano::NAME.into()),
     };
     let timeout = settings.server.request_timeout();
     let door = Arc::new(engine.handle.clone());

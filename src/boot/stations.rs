@@ -11,8 +11,11 @@ use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_text::{ChatTemplate, Tokenizer};
 
-/// The folder of `model.path`, or the embedded model.
+/// The folder of `model.path`, or the embedded model where none is required.
 pub(crate) fn open_checkpoint(settings: &Settings) -> Result<Checkpoint, BootError> {
+    if let Some(problem) = settings.model.lacks_model() {
+        return Err(format!("model.required = true: {problem}").into());
+    }
     match &settings.model.path {
         Some(path) => Ok(Checkpoint::open(path)?),
         None => Ok(Checkpoint::from_embedded(nano::FILES)?),

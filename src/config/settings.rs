@@ -183,6 +183,12 @@ impl Settings {
                 server.host
             ));
         }
+        if let (None, Some(name)) = (&self.model.path, self.model.served_name.first()) {
+            risks.push(format!(
+                "model.served_name = {name}: there is no model.path, so the embedded toy model is served under this name: set model.path \
+                 to the model's folder, or leave the name out"
+            ));
+        }
         if self.guard.mode == guard::Mode::Off {
             let again = match sampling.temperature {
                 Some(0.0) => ", and at sampling.temperature = 0 every retry repeats it",
@@ -302,6 +308,17 @@ mod tests {
             |s| {
                 s.server.host = "0.0.0.0".into();
                 s.server.unix_socket = Some("/run/perigee.sock".into());
+            },
+            None,
+        );
+        check_risk(
+            |s| s.model.served_name = vec!["kimi-k2.6".into()],
+            Some("the embedded toy model is served"),
+        );
+        check_risk(
+            |s| {
+                s.model.served_name = vec!["kimi-k2.6".into()];
+                s.model.path = Some("/models/kimi".into());
             },
             None,
         );

@@ -14,6 +14,9 @@ pub struct Config {
     /// Folder of the checkpoint in Hugging Face's layout, relative to the working directory; not set = the model compiled
     /// into the program.
     pub path: Option<PathBuf>,
+    /// Whether a start without model.path is refused; false = the embedded model is served then. Profiles of systems set it, so that the
+    /// embedded model never answers in place of the one that was meant.
+    pub required: bool,
     /// Names that clients may use for the model, the first one is reported; none = the checkpoint's folder name.
     pub served_name: Vec<String>,
     /// Whether requests may name the model as they like, up to 256 bytes, and get that name back;
@@ -45,6 +48,14 @@ impl Config {
             problems.push(("latent_norm_eps", "must be \"config\" or a number above 0, at most 0.1".into()));
         }
         problems
+    }
+
+    /// Why the model that is required cannot be opened. No limit of [`Self::validate`]: commands that open no model work without one.
+    pub fn lacks_model(&self) -> Option<&'static str> {
+        (self.required && self.path.is_none()).then_some(
+            "needs model.path, or the embedded toy model would answer in the model's place: name its folder with --model, \
+             PERIGEE_MODEL__PATH, or MODEL where compose.yaml is used",
+        )
     }
 }
 

@@ -17,14 +17,17 @@ use perigee_model::{Blueprint, Inspection};
 
 const COPY_AGAIN: &str = "copy the folder again, whole: config.json, tokenizer, every shard and their index";
 
-/// `plans`: whether the settings are right, so that memory can be planned with them. A folder that is not there is a
-/// finding about the configuration.
+/// `plans`: whether the settings are right, so that memory can be planned with them. A folder that is not there, or not named though it
+/// must be, is a finding about the configuration.
 pub(super) fn examine(
     report: &mut Report,
     settings: &Settings,
     plans: bool,
     installation: Option<&Installation>,
 ) {
+    if settings.model.lacks_model().is_some() {
+        return;
+    }
     if let Some(folder) = &settings.model.path {
         if !folder.is_dir() {
             return;

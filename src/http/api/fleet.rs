@@ -30,11 +30,10 @@ pub(super) struct ServerInfo<'a> {
 
 impl<'a> ServerInfo<'a> {
     pub(super) fn of(card: &'a ModelCard, facts: &'a EngineFacts) -> Self {
-        let name = card.name();
         Self {
-            model_path: name,
-            served_model_name: name,
-            tokenizer_path: name,
+            model_path: card.root(),
+            served_model_name: card.name(),
+            tokenizer_path: card.root(),
             version: env!("CARGO_PKG_VERSION"),
             engine: "perigee",
             device: facts.backend,
@@ -66,10 +65,9 @@ pub(super) struct ModelInfo<'a> {
 
 impl<'a> ModelInfo<'a> {
     pub(super) fn of(card: &'a ModelCard, facts: &EngineFacts, reasons: bool, sees: bool) -> Self {
-        let name = card.name();
         Self {
-            model_path: name,
-            tokenizer_path: name,
+            model_path: card.root(),
+            tokenizer_path: card.root(),
             is_generation: true,
             preferred_sampling_params: (),
             has_image_understanding: sees,

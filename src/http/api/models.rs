@@ -16,6 +16,8 @@ pub struct ModelCard {
     pub max_model_len: usize,
     /// Whether every other name is taken for the model's too.
     pub accept_any_name: bool,
+    /// The model's own name where it is the one compiled into the program, whatever the names above say; `None` for a checkpoint.
+    pub embedded: Option<String>,
 }
 
 /// Longest name that is accepted beside the served ones, bytes: it is repeated in every chunk of a
@@ -26,6 +28,11 @@ impl ModelCard {
     /// The canonical name.
     pub(super) fn name(&self) -> &str {
         self.names.first().map_or("", String::as_str)
+    }
+
+    /// What is served: the embedded model's own name, or the canonical one.
+    pub(super) fn root(&self) -> &str {
+        self.embedded.as_deref().unwrap_or(self.name())
     }
 
     /// The name to echo: the client's own if it is one of ours, the canonical one if it gave none.
@@ -51,7 +58,7 @@ impl ModelCard {
             object: "model",
             created: self.created,
             owned_by: "perigee",
-            root: self.name(),
+            root: self.root(),
             parent: (),
             max_model_len: self.max_model_len,
             context_length: self.max_model_len,
@@ -59,6 +66,7 @@ impl ModelCard {
             supports_image_in: sees,
             supports_video_in: false,
             display_name: name,
+            embedded: self.embedded.is_some(),
         }
     }
 }
@@ -87,16 +95,38 @@ pub(super) struct Model<'a> {
     supports_image_in: bool,
     supports_video_in: bool,
     display_name: &'a str,
+    /// Whether this is the toy model that is compiled into the program, not a checkpoint.
+    embedded: bool,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn card() -> ModelCard {
+        ModelCard {
+            names: vec!["kimi".into()],
+            created: 0,
+            max_model_len: 1,
+            accept_any_name: false,
+            embedded: None,
+        }
+    }
+
+    /// Regression: the embedded model under a customer's name could not be told from the customer's model.
+    #[test]
+    fn the_embedded_model_is_known_under_every_name() {
+        let entry = |card: &ModelCard| serde_json::to_value(card.entry("kimi", false, false)).unwrap();
+        let checkpoint = entry(&card());
+        assert_eq!((&checkpoint["root"], &checkpoint["embedded"]), (&"kimi".into(), &false.into()));
+        let embedded = entry(&ModelCard { embedded: Some("toy".into()), ..card() });
+        assert_eq!((&embedded["id"], &embedded["root"]), (&"kimi".into(), &"toy".into()));
+        assert_eq!(embedded["embedded"], true);
+    }
+
     #[test]
     fn other_names_are_taken_where_the_operator_says_so() {
-        let mut card =
-            ModelCard { names: vec!["kimi".into()], created: 0, max_model_len: 1, accept_any_name: false };
+        let mut card = card();
         assert_eq!(card.resolve(Some("gpt-x")).unwrap_err().status, 404);
         card.accept_any_name = true;
         assert_eq!(card.resolve(Some("gpt-x")).as_deref(), Ok("gpt-x"));

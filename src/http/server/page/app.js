@@ -192,6 +192,7 @@ function showHeader() {
     facts.version && `version ${facts.version}`,
   ];
   byId('facts').replaceChildren(...shown.filter(Boolean).map((text) => element('li', { textContent: text })));
+  showEmbedded(facts);
   showVitals();
 }
 
@@ -218,6 +219,13 @@ function showVitals() {
     ...vitals.map(([name, text, tone]) =>
       element('div', { className: tone || '' }, element('dt', { textContent: name }), element('dd', { textContent: stale ? '–' : text }))),
   );
+}
+
+/** Says that what answers is no checkpoint, whatever its name is. */
+function showEmbedded({ embedded, id, root }) {
+  byId('embedded').hidden = !embedded;
+  const name = id === root ? root : `${root} under the name ${id}`;
+  byId('embedded').textContent = `This server answers with its embedded toy model, ${name}. Set model.path to serve a checkpoint.`;
 }
 
 /** What is going on where the server is not simply ready. */
