@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs the program in `dir` with these variables and no others of ours.
-fn perigee(dir: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
+pub(crate) fn perigee(dir: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_perigee"));
     command.current_dir(dir).args(args);
     for (name, _) in std::env::vars_os() {
@@ -22,7 +22,7 @@ fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-fn stderr(output: &Output) -> &str {
+pub(crate) fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
@@ -38,21 +38,20 @@ fn the_shipped_settings_are_valid_with_every_profile() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
         let output = perigee(root(), &[("PERIGEE_PROFILE", name)], &["config", "show", "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+        assert_eq!(shown["profile"], name);
+        let settings = shown["settings"].as_object().unwrap();
+        assert!(settings.values().any(|v| v["source"] == "profile"), "{name} sets nothing");
         if !output.status.success() {
             // Of a system with several GPUs: the number, and a draft beside it, are all that is wrong.
-            let faults = stderr(&output).lines().skip(1);
+            let faults = stderr(&output).lines().filter(|line| !line.starts_with("perigee: "));
             let known = [
                 "  device.ranks = ",
                 "  speculation.method = eagle3: a draft model runs beside an undivided",
             ];
             assert!(stderr(&output).contains("this build computes on one GPU"), "{}", stderr(&output));
             faults.for_each(|f| assert!(known.iter().any(|known| f.starts_with(known)), "{name}: {f}"));
-            continue;
         }
-        let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
-        assert_eq!(shown["profile"], name);
-        let settings = shown["settings"].as_object().unwrap();
-        assert!(settings.values().any(|v| v["source"] == "profile"), "{name} sets nothing");
     }
 }
 
@@ -86,7 +85,7 @@ fn wrong_settings_and_wrong_use_exit_with_2() {
     let dir = tempfile::tempdir().unwrap();
     for (variables, args, expected) in [
         (&[("PERIGEE_SERVER__PROT", "1")][..], &["config", "check"][..], "did you mean server.port?"),
-        (&[], &["config", "show", "--set", "scheduler.max_num_seqs=0"], "must be from 1 to 65536"),
+        (&[], &["config", "check", "--set", "scheduler.max_num_seqs=0"], "must be from 1 to 65536"),
         (&[], &["serve", "--port", "x"], "server.port = x: must be a whole number from 0 to 65535"),
         (&[], &["serve", "--config", "absent.toml"], "cannot read absent.toml"),
         (&[], &["serve", "--profile", "absent"], "there are embedded, exact, kimi-k26-mxfp4, "),
@@ -99,6 +98,94 @@ fn wrong_settings_and_wrong_use_exit_with_2() {
         assert!(stderr(&output).contains(expected), "{args:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty(), "{args:?}");
     }
+}
+
+/// Regression: nothing was printed but the problems, so that a profile which is refused could not be looked at.
+#[test]
+fn show_prints_the_values_of_settings_that_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["--profile", "kimi-k27-code-nvfp4"][..], &["--set", "scheduler.max_num_seqs=0"]] {
+        let output = perigee(dir.path(), &[], &[&["config", "show"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stdout(&output).lines().any(|line| line.starts_with("server.port ")), "{args:?}");
+        assert!(
+            stderr(&output).contains("the configuration has a problem:"),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+        let output = perigee(dir.path(), &[], &[&["config", "show", "--json"], args].concat());
+        let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+        assert_eq!(
+            (output.status.code(), &shown["settings"]["server.port"]["value"]),
+            (Some(2), &8000.into())
+        );
+    }
+}
+
+/// Regression: a profile of a system without its model served the embedded toy model, healthy and silent.
+#[test]
+fn a_system_without_its_model_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let variables = [("PERIGEE_PROFILE", "moonlight"), ("PERIGEE_MODEL__SERVED_NAME", "kimi-k2.6")];
+    let on_cpu = ["--set", "device.backend=cpu"];
+    for command in [&["config", "check"][..], &["serve", "--port", "0"], &["doctor"], &["bench"]] {
+        let output = perigee(dir.path(), &variables, &[command, &on_cpu].concat());
+        let said = format!("{}{}", stdout(&output), stderr(&output));
+        let code = if ["doctor", "bench"].contains(&command[0]) { 1 } else { 2 };
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {said}");
+        assert!(said.contains("model.required = true: needs model.path"), "{command:?}: {said}");
+        assert!(said.contains("--model"), "{command:?}: {said}");
+    }
+    let model = ["--model", root().to_str().unwrap()];
+    let output = perigee(dir.path(), &variables, &[&["config", "check"][..], &on_cpu, &model].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    // Each profile of a system says so, and no other.
+    for entry in fs::read_dir(root().join("config/profiles")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let output = perigee(root(), &[("PERIGEE_PROFILE", name)], &["config", "show", "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+        let is_system = name == "moonlight" || name.starts_with("kimi-k2");
+        assert_eq!(shown["settings"]["model.required"]["value"], is_system, "{name}");
+    }
+}
+
+#[test]
+fn a_name_for_the_embedded_model_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let variables = [("PERIGEE_MODEL__SERVED_NAME", "kimi-k2.6")];
+    for command in ["check", "show"] {
+        let output = perigee(dir.path(), &variables, &["config", command]);
+        let warning = "warning: model.served_name = kimi-k2.6: there is no model.path, so the embedded toy model is served";
+        assert!(output.status.success() && stderr(&output).contains(warning), "{}", stderr(&output));
+    }
+}
+
+/// Regression: profiles that this build refuses were listed like any other.
+#[test]
+fn profiles_are_listed_with_what_this_machine_can_run() {
+    let dir = tempfile::tempdir().unwrap();
+    // A profile in the environment, and what is wrong with it, hides no list.
+    let output = perigee(dir.path(), &[("PERIGEE_PROFILE", "kimi-k27-code-nvfp4")], &["config", "profiles"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stdout(&output).contains("throughput "), "{}", stdout(&output));
+    let output = perigee(dir.path(), &[], &["config", "profiles"]);
+    let lines: Vec<&str> = stdout(&output).lines().collect();
+    let line =
+        |name: &str| lines.iter().position(|line| line.split_whitespace().next() == Some(name)).unwrap();
+    let words = |name: &str| lines[line(name)].split_whitespace().skip(1).collect::<Vec<_>>().join(" ");
+    assert!(output.status.success() && words("latency").starts_with("runs Short gaps"), "{lines:#?}");
+    assert!(words("kimi-k26-nvfp4-8x-b200").starts_with("refused Kimi-K2.6 NVFP4 on 8 B200"), "{lines:#?}");
+    let reason = lines[line("kimi-k26-nvfp4-8x-b200") + 1].trim();
+    assert!(reason.starts_with("-> device.ranks = 8: this build computes on one GPU"), "{reason}");
+    assert!(line("throughput") < line("kimi-k26-mxfp4"), "{lines:#?}");
+    // On a processor, all that is missing is the model.
+    let on_cpu = [("PERIGEE_DEVICE__BACKEND", "cpu")];
+    let output = perigee(dir.path(), &on_cpu, &["config", "profiles"]);
+    assert!(stdout(&output).contains("needs a model  Moonlight-16B-A3B"), "{}", stdout(&output));
+    let with_model = [on_cpu[0], ("PERIGEE_MODEL", root().to_str().unwrap())];
+    let output = perigee(dir.path(), &with_model, &["config", "profiles"]);
+    assert!(stdout(&output).contains("runs     Moonlight-16B-A3B"), "{}", stdout(&output));
 }
 
 /// What a profile needs and is not here is said at once, by the check and by the server, in the same words.
