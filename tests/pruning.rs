@@ -103,7 +103,7 @@ fn plans_go_through_files_and_wrong_ones_are_refused() {
     assert_eq!(std::fs::read_to_string(Path::new(target).join("expert_plan.json")).unwrap(), written);
     ok(&["audit", target, "--source", source]);
 
-    fails(&["prune", source, target], 2, "--keep");
+    fails(&["prune", source, target], 2, "<--plan <FILE>|--keep <N>>");
     fails(&["prune", source, target, "--keep", "4"], 1, "--saliency");
     fails(&["audit", target, "--source", path(dir.path())], 1, "neither model.safetensors.index.json");
     fails(&["saliency", source, "--text", "/nowhere.txt"], 1, "/nowhere.txt");

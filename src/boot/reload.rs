@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Value, json};
 
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
-use crate::config::{ConfigErrors, Loaded, Settings, show_json};
+use crate::config::{ConfigErrors, Loaded, Settings, show_json, tidy};
 use perigee_http::server::{self, Control, Operator, Tls};
 use perigee_telemetry::LogControl;
 
@@ -154,7 +154,7 @@ fn differences(old: &Loaded, new: &Loaded) -> Vec<Change> {
             _ => old_value != new_value,
         };
         let live = is_live(name, &old.settings.server, &new.settings.server);
-        let (old_value, new_value) = (old_value.to_string(), new_value.to_string());
+        let (old_value, new_value) = (tidy(old_value).to_string(), tidy(new_value).to_string());
         differs.then(|| Change { key: name.clone(), old: old_value, new: new_value, live })
     });
     changes.collect()
@@ -217,6 +217,13 @@ mod tests {
         );
         assert!(changes.iter().all(|change| !change.new.contains("root")));
         assert_eq!(differences(&old, &old.clone()).len(), 0);
+    }
+
+    /// Regression: a report had 0.699999988079071 where the file had 0.7.
+    #[test]
+    fn numbers_are_reported_as_they_are_written() {
+        let changes = differences(&loaded(&[]), &loaded(&[("sampling.temperature", "0.7")]));
+        assert_eq!((&*changes[0].old, &*changes[0].new), ("null", "0.7"));
     }
 
     /// What `in_force` takes over is what `LIVE` says: every key is changed, and every live one alone

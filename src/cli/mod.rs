@@ -31,7 +31,7 @@ use crate::config::args::{BenchArgs, BenchCommand, Command, CommandLine};
 use crate::config::{self, Environment};
 
 /// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
-/// settings, 3 a shutdown cut requests off.
+/// settings, 3 a shutdown cut requests off, 4 a step that never ended.
 pub fn main() -> ExitCode {
     let line = match CommandLine::try_parse() {
         Ok(line) => line,

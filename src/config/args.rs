@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use super::sources::{FlagValue, LoadRequest};
 
@@ -13,7 +13,8 @@ use super::sources::{FlagValue, LoadRequest};
     name = "perigee",
     version,
     about = "Serves the Kimi K2 family of models over an OpenAI-compatible API",
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong use or wrong settings, 3 a shutdown cut requests off."
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong use or wrong settings, 3 a shutdown cut requests off, 4 a step \
+                  that never ended."
 )]
 pub struct CommandLine {
     /// What to do.
@@ -524,6 +525,7 @@ pub struct QuantizeArgs {
 
 /// What to prune.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("survivors").required(true).args(["plan", "keep"])))]
 pub struct PruneArgs {
     /// Checkpoint folder to prune; it is only read.
     pub source: PathBuf,
@@ -533,7 +535,7 @@ pub struct PruneArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["keep", "criterion", "saliency", "seed"])]
     pub plan: Option<PathBuf>,
     /// Experts per layer that survive, chosen by the criterion.
-    #[arg(long, value_name = "N", required_unless_present = "plan")]
+    #[arg(long, value_name = "N")]
     pub keep: Option<usize>,
     /// What decides: reap and frequency need --saliency, random is the baseline.
     #[arg(long, value_enum, default_value = "reap")]

@@ -25,5 +25,5 @@ pub use origin::Origin;
 pub use profiles::{ProfileSummary, list as list_profiles};
 pub use schema::{json_schema, reference_toml};
 pub use settings::{Settings, Violation};
-pub use show::{show_json, show_table};
+pub use show::{show_json, show_table, tidy};
 pub use sources::{Environment, FlagValue, LoadRequest};

@@ -45,19 +45,19 @@ fn rows(loaded: &Loaded) -> Vec<(String, Value, String)> {
         for key in keys {
             let name = format!("{section}.{key}");
             let origin = loaded.origins.get(&name).map(ToString::to_string).unwrap_or_default();
-            rows.push((name, tidy(values[section][key].clone()), origin));
+            rows.push((name, tidy(&values[section][key]), origin));
         }
     }
     rows
 }
 
 /// A number that was an f32 prints as the shortest decimal of that f32, not of its widened value.
-fn tidy(value: Value) -> Value {
+pub fn tidy(value: &Value) -> Value {
     match value.as_f64() {
         Some(number) if value.is_f64() && f64::from(number as f32) == number => {
-            (number as f32).to_string().parse().map(|n: f64| json!(n)).unwrap_or(value)
+            (number as f32).to_string().parse().map_or_else(|_| value.clone(), |n: f64| json!(n))
         }
-        _ => value,
+        _ => value.clone(),
     }
 }
 
