@@ -9,6 +9,7 @@ mod chat;
 mod client;
 mod clients;
 mod compilations;
+mod compose;
 mod config;
 mod delayed;
 mod dialects;

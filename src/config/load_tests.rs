@@ -90,6 +90,30 @@ fn each_layer_is_stronger_than_the_one_before() {
     assert_eq!(loaded.profile.as_deref(), Some("mine"));
 }
 
+/// Regression: where compose.yaml had no MODEL, its empty variable hid the folder that `.env` named, and the embedded model was served.
+#[test]
+fn the_short_variable_of_the_model_hides_no_other() {
+    let site = Site::new("", &[]);
+    let path = |variables: &[(&str, &str)]| {
+        let loaded = site.load(None, variables, &[]).unwrap();
+        let path = loaded.settings.model.path.map(|path| path.display().to_string());
+        (path, loaded.origins["model.path"].to_string())
+    };
+    let expect = |path: &str, origin: &str| (Some(path.to_owned()), origin.to_owned());
+    let long = ("PERIGEE_MODEL__PATH", "/models/kimi");
+    assert_eq!(path(&[("PERIGEE_MODEL", ""), long]), expect("/models/kimi", "PERIGEE_MODEL__PATH"));
+    assert_eq!(path(&[("PERIGEE_MODEL", "/m")]), expect("/m", "PERIGEE_MODEL"));
+    assert_eq!(path(&[("PERIGEE_MODEL", "/models/kimi"), long]).0.as_deref(), Some("/models/kimi"));
+    assert_eq!(path(&[("PERIGEE_MODEL", "")]), (None, "default".to_owned()));
+    let errors = site.errors(None, &[("PERIGEE_MODEL", "/m"), long], &[]);
+    assert_eq!(
+        errors,
+        [
+            "model.path: PERIGEE_MODEL__PATH names another folder, /models/kimi: keep one of them (set in PERIGEE_MODEL (/m))"
+        ]
+    );
+}
+
 #[test]
 fn nothing_given_is_the_defaults() {
     let loaded = Site::new("", &[]).load(None, &[], &[]).unwrap();

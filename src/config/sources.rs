@@ -20,6 +20,10 @@ const DEFAULT_SITE_FILE: &str = "config/perigee.toml";
 /// Variables with a meaning of their own.
 const CONFIG_VARIABLE: &str = "PERIGEE_CONFIG";
 const PROFILE_VARIABLE: &str = "PERIGEE_PROFILE";
+/// The folder of the model, as `--model` is among the flags. compose.yaml hands MODEL over in it: an empty one there hides no
+/// `PERIGEE_MODEL__PATH` of another source, as an empty variable of that name would.
+const MODEL_VARIABLE: &str = "PERIGEE_MODEL";
+const MODEL_PATH_VARIABLE: &str = "PERIGEE_MODEL__PATH";
 const PREFIX: &str = "PERIGEE_";
 /// What a profile may have beside the sections.
 const PROFILE_KEYS: &[&str] = &["description", "extends"];
@@ -202,12 +206,21 @@ impl<'a> Sources<'a> {
                 self.assign(&mut variables, "telemetry", key, Given::Text(value), variable.into());
             }
         }
+        if let (Some(short), Some(long)) =
+            (environment.get(MODEL_VARIABLE), environment.get(MODEL_PATH_VARIABLE))
+            && short != long
+        {
+            let problem = format!("{MODEL_PATH_VARIABLE} names another folder, {long}: keep one of them");
+            self.error("model.path", format!("{MODEL_VARIABLE} ({short})"), problem);
+        }
         for (variable, value) in &environment.0 {
             let Some(name) = variable.strip_prefix(PREFIX).map(str::to_ascii_lowercase) else { continue };
             if [CONFIG_VARIABLE, PROFILE_VARIABLE].contains(&variable.as_str()) {
                 continue;
             }
-            let Some((section, key)) = name.split_once("__") else {
+            let named =
+                if variable == MODEL_VARIABLE { Some(("model", "path")) } else { name.split_once("__") };
+            let Some((section, key)) = named else {
                 self.warn_of_stranger(variable, &name, value.as_deref().unwrap_or_default());
                 continue;
             };
