@@ -250,3 +250,25 @@ fn health_exits_with_1_where_nobody_listens() {
         stderr(&output)
     );
 }
+
+/// Keys in the pages that are read beside a site file; a section's name and a dot begin one.
+#[test]
+fn keys_of_the_pages_on_clients_and_migration_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = perigee(dir.path(), &[], &["config", "show", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+    let keys = shown["settings"].as_object().unwrap();
+    let is_section = |name: &str| keys.keys().any(|key| key.split('.').next() == Some(name));
+    for page in ["docs/clients.md", "docs/from-vllm.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "._".contains(c)));
+        let named: Vec<_> = words
+            .map(|word| word.trim_end_matches('.'))
+            // guard.md is a page.
+            .filter(|word| !word.ends_with(".md"))
+            .filter(|word| word.split_once('.').is_some_and(|(section, _)| is_section(section)))
+            .collect();
+        assert!(named.len() > 9, "{page}: {named:?}");
+        named.iter().for_each(|key| assert!(keys.contains_key(*key), "{page}: there is no {key}"));
+    }
+}

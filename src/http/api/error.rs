@@ -284,7 +284,9 @@ impl ApiError {
             404,
             "not_found_error",
             "model_not_found",
-            format!("the model `{model}` does not exist here; served: {served}"),
+            format!(
+                "the model `{model}` does not exist here; served: {served} (the server's model.accept_any_name = true takes every name)"
+            ),
         )
         .param("model")
     }

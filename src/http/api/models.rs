@@ -32,7 +32,7 @@ impl ModelCard {
 
     /// What is served: the embedded model's own name, or the canonical one.
     pub(super) fn root(&self) -> &str {
-        self.embedded.as_deref().unwrap_or(self.name())
+        self.embedded.as_deref().unwrap_or_else(|| self.name())
     }
 
     /// The name to echo: the client's own if it is one of ours, the canonical one if it gave none.
