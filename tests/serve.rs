@@ -184,6 +184,35 @@ fn golden_checkpoints_over_http() {
     }
 }
 
+/// Regression: under a customer's name the embedded model was served in silence.
+#[test]
+fn the_embedded_model_is_told_from_a_checkpoint() {
+    let look = |model: Option<&Path>, settings: &[&str]| {
+        let served = Served::start(model, settings);
+        let models =
+            runtime().block_on(async { Client::connect(served.addr).await.get("/v1/models").await.json() });
+        let warnings: Vec<String> =
+            served.booted.iter().filter(|line| line.contains("\"WARN\"")).cloned().collect();
+        // Wherever it is computed, there is one line on why.
+        let places = ["no GPU, computing on the CPU", "is not used: the embedded model"];
+        let reasons =
+            served.booted.iter().filter(|line| places.iter().any(|place| line.contains(place))).count();
+        assert_eq!(served.terminate(), Some(0));
+        (models["data"][0].clone(), warnings, reasons)
+    };
+    let name = "model.served_name=kimi-k2.6";
+    let (model, warnings, reasons) = look(None, &[name, "device.backend=auto"]);
+    assert_eq!((&model["id"], &model["root"]), (&json!("kimi-k2.6"), &json!("perigee-nano")));
+    assert_eq!((&model["embedded"], reasons), (&json!(true), 1));
+    for words in ["serving the embedded toy model perigee-nano", "model.served_name = kimi-k2.6: there is no"]
+    {
+        assert!(warnings.iter().any(|line| line.contains(words)), "{words}: {warnings:?}");
+    }
+    let (model, warnings, _) = look(Some(&golden_folder("kimi")), &[name]);
+    assert_eq!((&model["root"], &model["embedded"]), (&json!("kimi-k2.6"), &json!(false)));
+    assert!(warnings.iter().all(|line| !line.contains("toy model")), "{warnings:?}");
+}
+
 #[test]
 fn many_streams_lose_nothing_and_leak_nothing() {
     const STREAMS: u32 = 256;

@@ -127,7 +127,9 @@ mod tests {
     #[test]
     fn other_names_are_taken_where_the_operator_says_so() {
         let mut card = card();
-        assert_eq!(card.resolve(Some("gpt-x")).unwrap_err().status, 404);
+        let refused = card.resolve(Some("gpt-x")).unwrap_err();
+        assert_eq!(refused.status, 404);
+        assert!(refused.message.contains("model.accept_any_name"), "{}", refused.message);
         card.accept_any_name = true;
         assert_eq!(card.resolve(Some("gpt-x")).as_deref(), Ok("gpt-x"));
         assert_eq!(card.resolve(None).as_deref(), Ok("kimi"));
