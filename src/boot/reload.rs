@@ -17,6 +17,7 @@ const LIVE: &[&str] = &[
     "server.admin_key",
     "server.request_timeout_s",
     "server.unknown_fields",
+    "server.hosted_tools",
     "server.tls_certificate",
     "server.tls_key",
     "server.tls_client_ca",
@@ -76,6 +77,7 @@ impl Reloader {
         api.generator = Arc::new(generator);
         api.request_timeout = settings.server.request_timeout();
         api.unknown_fields = settings.server.unknown_fields;
+        api.hosted_tools = settings.server.hosted_tools;
         self.server.replace(api, &settings.server, tls);
         for Change { key, old, new, .. } in &live {
             tracing::info!(key, old, new, "setting changed");
@@ -167,6 +169,7 @@ fn in_force(old: &Loaded, new: Loaded) -> Loaded {
     settings.server.admin_key = new.settings.server.admin_key.clone();
     settings.server.request_timeout_s = new.settings.server.request_timeout_s;
     settings.server.unknown_fields = new.settings.server.unknown_fields;
+    settings.server.hosted_tools = new.settings.server.hosted_tools;
     if settings.server.has_tls() == new.settings.server.has_tls() {
         settings.server.tls_certificate = new.settings.server.tls_certificate.clone();
         settings.server.tls_key = new.settings.server.tls_key.clone();
@@ -234,6 +237,7 @@ mod tests {
         let changed = [
             ("server.request_timeout_s", "7"),
             ("server.unknown_fields", "refuse"),
+            ("server.hosted_tools", "refuse"),
             ("server.max_connections", "9"),
             ("sampling.temperature", "0.5"),
             ("reasoning.field", "reasoning"),

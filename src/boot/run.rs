@@ -309,6 +309,7 @@ fn boot(
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
     let mut api = Api::new(generator, card, timeout);
     api.unknown_fields = settings.server.unknown_fields;
+    api.hosted_tools = settings.server.hosted_tools;
     api.body_limit = if api.generator.sees() { settings.vision.max_body_bytes } else { 0 };
     Ok(Booted { api, model, engine, publisher })
 }

@@ -63,10 +63,10 @@ pub(super) type ChatRequest = Both<ChatBody, CommonBody>;
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (Both(own, common), unknown) = json::read::<ChatRequest>(body, limits)?;
+    let (Both(own, common), mut unknown) = json::read::<ChatRequest>(body, limits)?;
     let Both(reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
-    let tools = tools::check(own.tools)?;
+    let tools = tools::check(own.tools, limits.hosted_tools, &mut unknown)?;
     let choice = tools::check_choice(tools::choice(own.tool_choice, false)?, &tools)?;
     let top_logprobs = top_count("top_logprobs", own.top_logprobs, limits)?;
     let wants_logprobs = own.logprobs.unwrap_or(false);

@@ -1,5 +1,6 @@
 //! The bounds of requests that depend on the model and the operator.
 
+use super::hosted::HostedTools;
 use super::unknown::UnknownFields;
 use crate::generate::{ReasoningField, ReasoningSwitch};
 
@@ -18,6 +19,8 @@ pub(super) struct Limits {
     pub(super) guard_choice: bool,
     /// What becomes of fields that are unknown.
     pub(super) unknown_fields: UnknownFields,
+    /// What becomes of tools that only their own service can run.
+    pub(super) hosted_tools: HostedTools,
 }
 
 #[cfg(test)]
@@ -33,6 +36,7 @@ impl Default for Limits {
             reasoning_field,
             guard_choice: true,
             unknown_fields,
+            hosted_tools: HostedTools::Ignore,
         }
     }
 }

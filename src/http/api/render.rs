@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::format::Kind;
 use super::write;
-use super::{ApiError, Limits, UnknownFields, chat};
+use super::{ApiError, HostedTools, Limits, UnknownFields, chat};
 use crate::generate::{EncodedPrompt, ModelText, ReasoningField, ReasoningSwitch, SamplingDefaults};
 
 /// A chat request's prompt.
@@ -56,6 +56,7 @@ pub fn render_request(
         reasoning_field: ReasoningField::default(),
         guard_choice: true,
         unknown_fields: UnknownFields::Ignore,
+        hosted_tools: HostedTools::Ignore,
     };
     let mut prompts = chat::read(body, &limits, defaults)?.request.prompts;
     let prompt = prompts.pop().ok_or_else(|| ApiError::missing("messages"))?;

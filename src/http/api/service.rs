@@ -17,7 +17,7 @@ use super::tokenize::{DetokenizeAnswer, TokenizeAnswer, TokenizerInfo};
 use super::unknown::Unknown;
 use super::write::{self, TokenText};
 use super::{
-    ApiError, EventStream, Limits, ModelCard, UnknownFields, anthropic, chat, completions, responses,
+    ApiError, EventStream, HostedTools, Limits, ModelCard, UnknownFields, anthropic, chat, completions, responses,
     tokenize,
 };
 use crate::generate::{EncodedPrompt, Generator, Prompt, Replies, SamplingDefaults, Share};
@@ -82,6 +82,8 @@ pub struct Api {
     pub request_timeout: Duration,
     /// What becomes of fields that no reader knows.
     pub unknown_fields: UnknownFields,
+    /// What becomes of tools that only their own service can run.
+    pub hosted_tools: HostedTools,
     /// Most bytes of a body that the routes ask for, where the server's own limit is smaller; 0 leaves it to the server.
     pub body_limit: usize,
     card: ModelCard,
@@ -92,8 +94,9 @@ pub struct Api {
 impl Api {
     /// Routes for a generator and the names its model goes by.
     pub fn new(generator: Arc<Generator>, card: ModelCard, request_timeout: Duration) -> Self {
-        let (unknown_fields, logged) = (UnknownFields::default(), Arc::default());
-        Self { generator, request_timeout, unknown_fields, body_limit: 0, card, logged }
+        let (unknown_fields, hosted_tools) = (UnknownFields::default(), HostedTools::default());
+        let logged = Arc::default();
+        Self { generator, request_timeout, unknown_fields, hosted_tools, body_limit: 0, card, logged }
     }
 
     /// `/v1/messages/count_tokens`.
@@ -302,7 +305,7 @@ impl Api {
         for name in unknown.names() {
             self.generator.metrics().record_ignored_field();
             if logged.len() < MAX_LOGGED_NAMES && logged.insert(name.to_owned()) {
-                tracing::warn!(field = name, "a request has a field that nobody reads (said once per name)");
+                tracing::warn!(field = name, "a part of a request is left out: nothing here reads it (said once per name)");
             }
         }
         Some(header.into())
@@ -320,6 +323,7 @@ impl Api {
             reasoning_field: self.generator.reasoning().field,
             guard_choice: self.generator.guard().client_may_choose,
             unknown_fields: self.unknown_fields,
+            hosted_tools: self.hosted_tools,
         }
     }
 }

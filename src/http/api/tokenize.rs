@@ -60,7 +60,7 @@ pub(super) struct TokenizeCall {
 
 /// Reads and checks `/tokenize`: `prompt`, or `messages` for the chat template.
 pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall, ApiError> {
-    let (body, unknown) = json::read::<TokenizeBody>(body, limits)?;
+    let (body, mut unknown) = json::read::<TokenizeBody>(body, limits)?;
     let prompt = match (body.prompt, body.messages) {
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid_value("prompt", "either `prompt` or `messages`, not both"));
@@ -82,7 +82,7 @@ pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall
         (None, messages) => {
             let mut prompt = messages::check(messages)?;
             messages::end(&mut prompt, body.continue_final_message, body.add_generation_prompt)?;
-            prompt.tools = tools::check(body.tools)?;
+            prompt.tools = tools::check(body.tools, limits.hosted_tools, &mut unknown)?;
             prompt.kwargs = reasoning::kwargs(body.chat_template_kwargs)?;
             Prompt::Chat(prompt)
         }

@@ -1,10 +1,11 @@
 //! Declared tools and the choice among them.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::ApiError;
+use super::unknown::Unknown;
 use super::values::Free;
+use super::{ApiError, HostedTools};
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, ToolCalls, ToolFunction, ToolMode};
 
 /// Most tools of one request.
@@ -14,10 +15,13 @@ const MAX_NAME_BYTES: usize = 256;
 
 /// `tools`.
 pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "array", "maxItems": MAX_TOOLS, "items": {"type": "object", "required": ["type", "function"], "properties": {
-        "type": {"const": "function"}, "function": {"type": "object", "required": ["name"], "properties": {
-            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
-            "parameters": {"type": "object"}, "strict": {"type": "boolean"}}}}}})
+    let mut function = json!({"type": "object", "required": ["name"], "properties": {
+        "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
+        "parameters": {"type": "object"}, "strict": {"type": "boolean"}}});
+    let kind = json!({"const": "function"});
+    let nested = json!({"type": "object", "required": ["type", "function"], "properties": {"type": kind, "function": function}});
+    function["properties"]["type"] = kind;
+    json_schema!({"type": "array", "maxItems": MAX_TOOLS, "items": {"anyOf": [nested, function]}})
 }
 
 /// `tool_choice`.
@@ -59,31 +63,62 @@ pub(super) fn entries(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
     Ok(tools)
 }
 
-/// Checks `tools`.
-pub(super) fn check(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
-    let tools = entries(tools)?;
-    for (index, tool) in tools.iter().enumerate() {
-        check_tool(tool, &format!("tools[{index}]"))?;
+/// Checks `tools`: the functions among them. Tools of other types are left out or refused.
+pub(super) fn check(
+    tools: Option<Free>,
+    hosted: HostedTools,
+    unknown: &mut Unknown,
+) -> Result<Vec<Value>, ApiError> {
+    let mut checked = Vec::new();
+    for (index, tool) in entries(tools)?.into_iter().enumerate() {
+        checked.extend(check_tool(tool, &format!("tools[{index}]"), hosted, unknown)?);
     }
-    Ok(tools)
+    Ok(checked)
 }
 
-fn check_tool(tool: &Value, path: &str) -> Result<(), ApiError> {
+/// A function's fields stand in `function`, or beside the type as in the Responses API; Anthropic's schema is `input_schema`.
+fn check_tool(
+    mut tool: Value,
+    path: &str,
+    hosted: HostedTools,
+    unknown: &mut Unknown,
+) -> Result<Option<Value>, ApiError> {
     if !tool.is_object() {
         return Err(ApiError::invalid_type(path, "an object is expected"));
     }
+    let schema = if tool["input_schema"].is_null() { "parameters" } else { "input_schema" };
     match tool["type"].as_str() {
-        Some("function" | "builtin_function") => {}
-        Some(other) => {
+        None if !tool["type"].is_null() => {
+            return Err(ApiError::invalid_type(&format!("{path}.type"), "a string is expected"));
+        }
+        None if tool["function"].is_null() && tool["name"].is_null() => {
+            return Err(ApiError::missing(format!("{path}.type")));
+        }
+        None | Some("function" | "builtin_function") => {}
+        Some(other) if tool["function"].is_object() => {
             return Err(ApiError::unknown_value(format!("{path}.type"), other, "function"));
         }
-        None => return Err(ApiError::missing(format!("{path}.type"))),
+        Some(_) if schema == "input_schema" => {}
+        Some(other) => return hosted.leave_out(other, path, unknown).map(|()| None),
     }
-    let function = &tool["function"];
-    if !function.is_object() {
+    if tool["function"].is_object() {
+        check_function(&tool["function"], &format!("{path}.function"), "parameters")?;
+        if tool["type"].is_null() {
+            tool["type"] = "function".into();
+        }
+        return Ok(Some(tool));
+    }
+    if tool["name"].is_null() {
         return Err(ApiError::missing(format!("{path}.function")));
     }
-    check_function(function, &format!("{path}.function"), "parameters")
+    self::tool(flat(&tool, schema), path, schema).map(Some)
+}
+
+/// The function whose fields stand in an object among others, its parameters in `schema`.
+pub(super) fn flat(tool: &Value, schema: &str) -> Value {
+    let fields = [("name", "name"), ("description", "description"), ("parameters", schema), ("strict", "strict")];
+    let given = fields.into_iter().filter(|(_, own)| !tool[*own].is_null());
+    given.map(|(name, own)| (name.to_owned(), tool[own].clone())).collect::<Map<_, _>>().into()
 }
 
 /// The tool that a dialect's function is. Its fields stand at `path`, where its parameters are called `schema`.
@@ -242,13 +277,17 @@ pub(super) fn grammar(
 mod tests {
     use super::*;
 
+    fn functions(tools: Value) -> Result<Vec<Value>, ApiError> {
+        check(Some(Free(tools)), HostedTools::Refuse, &mut Unknown::default())
+    }
+
     fn weather() -> Value {
         json!([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}])
     }
 
     #[test]
     fn choices() {
-        let tools = check(Some(Free(weather()))).unwrap();
+        let tools = functions(weather()).unwrap();
         let choice = |of: Value, tools: &[Value]| check_choice(choice(Some(Free(of)), false)?, tools);
         assert_eq!(check_choice(None, &tools), Ok(ToolChoice::Auto));
         assert_eq!(check_choice(None, &[]), Ok(ToolChoice::None));
@@ -302,8 +341,12 @@ mod tests {
             (json!({}), "tools"),
             (json!([3]), "tools[0]"),
             (json!([{}]), "tools[0].type"),
+            (json!([{"type": 3, "name": "f"}]), "tools[0].type"),
             (json!([{"type": "custom"}]), "tools[0].type"),
+            (json!([{"type": "fucntion", "function": {"name": "f"}}]), "tools[0].type"),
             (json!([{"type": "function"}]), "tools[0].function"),
+            (json!([{"type": "function", "name": "a b"}]), "tools[0].name"),
+            (json!([{"name": "a", "input_schema": []}]), "tools[0].input_schema"),
             (function(json!({})), "tools[0].function.name"),
             (function(json!({"name": 3})), "tools[0].function.name"),
             (function(json!({"name": ""})), "tools[0].function.name"),
@@ -311,10 +354,32 @@ mod tests {
             (function(json!({"name": "a", "parameters": []})), "tools[0].function.parameters"),
             (function(json!({"name": "a", "description": 1})), "tools[0].function.description"),
         ] {
-            let error = check(Some(Free(tools.clone()))).unwrap_err();
+            let error = functions(tools.clone()).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{tools}: {}", error.message);
         }
-        assert_eq!(check(None), Ok(Vec::new()));
-        assert_eq!(check(Some(Free(json!([])))), Ok(Vec::new()));
+        assert_eq!(check(None, HostedTools::Refuse, &mut Unknown::default()), Ok(Vec::new()));
+        assert_eq!(functions(json!([])), Ok(Vec::new()));
+    }
+
+    /// Regression: Cursor declares functions as the Responses API does, and one hosted tool beside them was the end of a request.
+    #[test]
+    fn functions_of_other_dialects_are_functions_and_hosted_tools_are_left_out() {
+        let parameters = json!({"type": "object"});
+        let nested = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+        for tool in [
+            nested.clone(),
+            json!({"function": {"name": "f", "parameters": parameters}}),
+            json!({"type": "function", "name": "f", "parameters": parameters}),
+            json!({"name": "f", "parameters": parameters, "x": 1}),
+            json!({"name": "f", "input_schema": parameters}),
+            json!({"type": "custom", "name": "f", "input_schema": parameters}),
+        ] {
+            assert_eq!(functions(json!([tool])), Ok(vec![nested.clone()]), "{tool}");
+        }
+        let mut unknown = Unknown::default();
+        let tools = json!([{"type": "web_search"}, nested, {"type": "custom", "custom": {"name": "x"}}]);
+        let left = check(Some(Free(tools)), HostedTools::Ignore, &mut unknown);
+        assert_eq!(left, Ok(vec![nested]));
+        assert_eq!(unknown.header().as_deref(), Some("tools[].web_search, tools[].custom"));
     }
 }

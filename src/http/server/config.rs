@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::api_key::{ApiKey, Secret};
-use crate::api::UnknownFields;
+use crate::api::{HostedTools, UnknownFields};
 
 /// Most API keys: each has a series of its own in the metrics.
 const MAX_KEYS: usize = 1024;
@@ -96,6 +96,9 @@ pub struct Config {
     /// What becomes of request fields that are unknown: ignore (they are skipped, and named in the answer's header
     /// x-perigee-ignored-fields) or refuse (the request is a 400 that names the nearest known field).
     pub unknown_fields: UnknownFields,
+    /// What becomes of tools that only the service of their type can run, such as web_search: ignore (they are left out of the prompt,
+    /// and named in the answer's header x-perigee-ignored-fields) or refuse (the request is a 400 that names the tool).
+    pub hosted_tools: HostedTools,
 }
 
 impl Default for Config {
@@ -126,6 +129,7 @@ impl Default for Config {
             drain_delay_s: 0.0,
             drain_timeout_s: 30.0,
             unknown_fields: UnknownFields::Ignore,
+            hosted_tools: HostedTools::Ignore,
         }
     }
 }

@@ -139,7 +139,7 @@ pub(super) fn read_to_count(
 
 fn checked(
     Both(own, Both(mut reasoning, Both(mut shared, Both(foreign, structured)))): MessagesRequest,
-    unknown: Unknown,
+    mut unknown: Unknown,
     limits: &Limits,
     defaults: &SamplingDefaults,
 ) -> Result<Call, ApiError> {
@@ -184,7 +184,7 @@ fn checked(
     }
     let structured = structured.check(asked)?;
     let mut prompt = translate::turns(own.system, own.messages)?;
-    prompt.tools = translate::declared(own.tools)?;
+    prompt.tools = translate::declared(own.tools, limits.hosted_tools, &mut unknown)?;
     let (choice, parallel_calls) = translate::tool_choice(own.tool_choice)?;
     let choice = tools::check_choice(choice, &prompt.tools)?;
     let max_tokens = shared.max_tokens("max_tokens", own.max_tokens.map(|n| n.0), 1)?;

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::super::call::Call;
-use super::super::{ApiError, Limits};
+use super::super::{ApiError, HostedTools, Limits};
 use super::{read, read_to_count};
 use crate::generate::{Budget, Prompt, SamplingDefaults};
 
@@ -85,6 +85,21 @@ fn thinking_can_be_left_out_of_the_answer() {
     assert!(call(&body("summarized")).unwrap().format.reasoning.is_some());
 }
 
+/// Regression: one tool that only Anthropic's own service runs was the end of a request.
+#[test]
+fn hosted_tools_are_left_out_or_refused() {
+    let search = json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 8});
+    let own = json!({"type": "custom", "name": "f", "input_schema": {"type": "object"}});
+    let body = json!({"messages": [{"role": "user", "content": "Q"}], "tools": [search, own]});
+    let found = call(&body).unwrap();
+    let [Prompt::Chat(chat)] = &found.request.prompts[..] else { panic!("one conversation") };
+    assert_eq!(chat.tools.len(), 1);
+    assert_eq!(found.unknown.header().as_deref(), Some("tools[].web_search_20250305"));
+    let limits = Limits { hosted_tools: HostedTools::Refuse, ..Limits::default() };
+    let read = read_to_count(body.to_string().as_bytes(), &limits, &SamplingDefaults::default());
+    assert_eq!(read.unwrap_err().param.as_deref(), Some("tools[0].type"));
+}
+
 #[test]
 fn refusals_name_the_place() {
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
@@ -109,10 +124,6 @@ fn refusals_name_the_place() {
         (json!({"messages": [], "stop": "x", "stop_sequences": ["y"]}), "stop"),
         (json!({"messages": [], "output_config": {"effort": "some"}}), "output_config.effort"),
         (json!({"messages": [{"role": "user", "content": "x"}], "tools": {}}), "tools"),
-        (
-            json!({"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "web_search_20250305"}]}),
-            "tools[0].type",
-        ),
         (
             json!({"messages": [{"role": "user", "content": "x"}], "tool_choice": {"type": "x"}}),
             "tool_choice.type",

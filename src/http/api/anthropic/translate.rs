@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::super::structured::{self, check_members};
 use super::super::tools::{self, ToolChoice};
+use super::super::unknown::Unknown;
 use super::super::values::Free;
-use super::super::{ApiError, images, messages};
+use super::super::{ApiError, HostedTools, images, messages};
 use crate::generate::ChatPrompt;
 use perigee_text::grammar::{AnswerFormat, JsonStyle};
 
@@ -166,22 +167,21 @@ fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
     Ok(message)
 }
 
-pub(super) fn declared(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
-    let tool = |(index, tool): (usize, Value)| {
+/// The functions among the tools. A tool without a schema whose type is Anthropic's own is left out or refused.
+pub(super) fn declared(
+    tools: Option<Free>,
+    hosted: HostedTools,
+    unknown: &mut Unknown,
+) -> Result<Vec<Value>, ApiError> {
+    let mut declared = Vec::new();
+    for (index, tool) in tools::entries(tools)?.into_iter().enumerate() {
         let path = format!("tools[{index}]");
-        if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
-            let shown: String = kind.chars().take(32).collect();
-            return Err(ApiError::unsupported(format!("{path}.type"), &format!("a tool of type {shown}")));
+        match tool["type"].as_str().filter(|kind| *kind != "custom" && tool["input_schema"].is_null()) {
+            Some(kind) => hosted.leave_out(kind, &path, unknown)?,
+            None => declared.push(tools::tool(tools::flat(&tool, "input_schema"), &path, "input_schema")?),
         }
-        let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
-        for field in ["description", "strict"] {
-            if !tool[field].is_null() {
-                function[field] = tool[field].clone();
-            }
-        }
-        tools::tool(function, &path, "input_schema")
-    };
-    tools::entries(tools)?.into_iter().enumerate().map(tool).collect()
+    }
+    Ok(declared)
 }
 
 /// What an answer of the format is.
