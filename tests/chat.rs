@@ -381,7 +381,7 @@ fn anthropic_messages_say_what_chat_says() {
                 assert_eq!((&whole["type"], &whole["role"]), (&json!("message"), &json!("assistant")));
                 let mut expected = Vec::new();
                 if let Some(text) = said["message"]["reasoning_content"].as_str().filter(|text| !text.is_empty()) {
-                    expected.push(json!({"type": "thinking", "thinking": text, "signature": ""}));
+                    expected.push(json!({"type": "thinking", "thinking": text, "signature": whole["content"][0]["signature"]}));
                 }
                 if let Some(text) = said["message"]["content"].as_str().filter(|text| !text.is_empty()) {
                     expected.push(json!({"type": "text", "text": text}));

@@ -56,6 +56,10 @@ pub(super) fn draft(
         inline_reasoning: reasoning.inline,
     });
     request.default_max_tokens = defaults.max_new_tokens;
+    if kind == Kind::Messages && request.truncate.is_none() {
+        // The limit must be given there, and clients send a constant: what does not fit is not asked for.
+        request.default_max_tokens = request.max_tokens.take();
+    }
     request.grammar = grammar;
     if matches!(kind, Kind::Messages | Kind::Responses) {
         // The operator's default may be another number, for which these answers have no place.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::format::Kind;
 use crate::generate::{GenerateError, PolicyRefusal};
 
 /// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
@@ -451,6 +452,22 @@ impl ApiError {
     /// 500: a fault of the server itself.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "server_error", "internal_error", message)
+    }
+
+    /// The walk's error as a route says it.
+    pub(super) fn in_dialect(kind: Kind, error: GenerateError) -> Self {
+        match error {
+            // Agents of Anthropic's dialect look for these words: they then shorten the conversation, and give up at others.
+            GenerateError::TooLong { prompt_tokens, max_tokens, max_model_len } if kind == Kind::Messages => {
+                let room = max_model_len.saturating_sub(max_tokens.unwrap_or(1) as usize);
+                let message = format!(
+                    "prompt is too long: {prompt_tokens} tokens > {room} maximum; shorten the conversation \
+                     (this model's maximum context length is {max_model_len} tokens, replies included)"
+                );
+                Self::new(400, "invalid_request_error", "context_length_exceeded", message)
+            }
+            other => other.into(),
+        }
     }
 
     /// The body in Anthropic's shape.

@@ -43,6 +43,8 @@ pub(super) struct Format {
     pub(super) echoed: Option<Map<String, Value>>,
     pub(super) return_token_ids: bool,
     pub(super) tokens_as_ids: bool,
+    /// Most tokens that the client asked for, which may be more than the context has room for.
+    pub(super) max_tokens: Option<u32>,
     /// Where the operator's policy changed what was asked for.
     pub(super) applied: Vec<Applied>,
 }

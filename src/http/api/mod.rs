@@ -10,6 +10,7 @@ mod chat;
 mod chunks;
 mod completions;
 mod conversation;
+mod documents;
 mod error;
 mod fleet;
 mod foreign;

@@ -254,6 +254,7 @@ impl SharedBody {
             echoed: None,
             return_token_ids: self.return_token_ids.unwrap_or(false),
             tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
+            max_tokens,
             applied: rules.applied,
         };
         let request = GenerateRequest {

@@ -147,7 +147,8 @@ impl Api {
         if !self.request_timeout.is_zero() {
             request.deadline = Some(Instant::now() + self.request_timeout);
         }
-        let replies = self.generator.generate(request).await?;
+        let replies = self.generator.generate(request).await;
+        let replies = replies.map_err(|error| ApiError::in_dialect(format.kind, error))?;
         drop(hold);
         let tokenizer = self.generator.tokenizer().clone();
         if stream {

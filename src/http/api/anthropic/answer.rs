@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::format::Format;
 use super::super::write;
+use super::signature::Signature;
 use crate::generate::{self, Finish, FullReply, Replies};
 
 /// The answer of `/v1/messages/count_tokens`.
@@ -42,7 +43,7 @@ pub(crate) struct MessagesAnswer<'a> {
 pub(super) enum Block<'a> {
     Thinking {
         thinking: &'a str,
-        signature: &'a str,
+        signature: String,
     },
     Text {
         text: &'a str,
@@ -81,7 +82,7 @@ pub(super) struct End<'a> {
 
 /// Adds the reasons to a schema.
 fn stop_reasons(schema: &mut Schema) {
-    *schema = json_schema!({"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]});
+    *schema = json_schema!({"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]});
 }
 
 impl<'a> MessagesAnswer<'a> {
@@ -99,8 +100,8 @@ impl<'a> MessagesAnswer<'a> {
         finish: Option<&'a Finish>,
         usage: generate::Usage,
     ) -> Self {
+        let End { stop_reason, stop_sequence } = End::of(finish, format, usage);
         let (id, model, usage) = (&*format.id, &*format.model, Usage::from(usage));
-        let End { stop_reason, stop_sequence } = End::of(finish);
         let (kind, role, tool_arguments) = ("message", "assistant", None);
         Self { id, kind, role, model, content, stop_reason, stop_sequence, usage, tool_arguments }
     }
@@ -109,7 +110,7 @@ impl<'a> MessagesAnswer<'a> {
 fn blocks<'a>(format: &Format, reply: &'a FullReply) -> Vec<Block<'a>> {
     let said = &reply.said;
     let thinking = said.reasoning.as_deref().filter(|text| format.reasoning.is_some() && !text.is_empty());
-    let thinking = thinking.map(|thinking| Block::Thinking { thinking, signature: "" });
+    let thinking = thinking.map(|thinking| Block::Thinking { thinking, signature: Signature::of(thinking) });
     let text = Some(&*said.content).filter(|text| !text.is_empty()).map(|text| Block::Text { text });
     let calls =
         said.calls.iter().map(|call| Block::ToolUse { id: &call.id, name: &call.name, input: input(call) });
@@ -134,11 +135,14 @@ pub(super) fn no_input() -> Cow<'static, RawValue> {
 }
 
 impl<'a> End<'a> {
-    pub(super) fn of(finish: Option<&'a Finish>) -> Self {
+    /// A reply that the context ended is told from one that ended where the client had set its limit.
+    pub(super) fn of(finish: Option<&'a Finish>, format: &Format, usage: generate::Usage) -> Self {
+        let context_ended = format.max_tokens.is_some_and(|limit| usage.completion_tokens < limit as usize);
         let stop_reason = finish.map(|finish| match finish {
             Finish::EndOfTurn | Finish::StopToken(_) => "end_turn",
             Finish::ToolCalls => "tool_use",
             Finish::StopString(_) => "stop_sequence",
+            Finish::Length if context_ended => "model_context_window_exceeded",
             // A reply that was stopped in a loop is a cut one.
             Finish::Length | Finish::Repetition { .. } => "max_tokens",
         });

@@ -3,6 +3,7 @@
 use super::super::format::Format;
 use super::super::{ApiError, write};
 use super::answer::{self, Block, End, MessagesAnswer, no_input};
+use super::signature::Signature;
 use crate::generate::{ArgumentsForm, Finish, ReplyPiece, Usage};
 
 /// What stands open in a stream.
@@ -14,12 +15,14 @@ enum Open {
 }
 
 /// A stream's state.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct BlockEvents {
     begun: bool,
     open: Option<Open>,
     /// Blocks that were opened.
     blocks: u64,
+    /// Of the thinking that stands open.
+    signature: Signature,
 }
 
 impl BlockEvents {
@@ -30,7 +33,9 @@ impl BlockEvents {
             match piece {
                 ReplyPiece::Reasoning(text) if text.is_empty() || format.reasoning.is_none() => {}
                 ReplyPiece::Reasoning(text) => {
-                    self.open(out, Open::Thinking, &Block::Thinking { thinking: "", signature: "" });
+                    let block = Block::Thinking { thinking: "", signature: String::new() };
+                    self.open(out, Open::Thinking, &block);
+                    self.signature.add(text);
                     self.delta(out, "thinking_delta", "thinking", text);
                 }
                 ReplyPiece::AnswerWasReasoning => {}
@@ -60,7 +65,7 @@ impl BlockEvents {
         self.begin(out, format, usage);
         self.close(out);
         event(out, "message_delta");
-        write::member(out, "delta", &End::of(Some(finish)));
+        write::member(out, "delta", &End::of(Some(finish), format, usage));
         write::member(out, "usage", &answer::Usage::from(usage));
         if let Some(forms) = write::tool_arguments(forms) {
             write::member(out, "tool_arguments", &forms);
@@ -109,7 +114,8 @@ impl BlockEvents {
     fn close(&mut self, out: &mut Vec<u8>) {
         let Some(open) = self.open.take() else { return };
         if open == Open::Thinking {
-            self.delta(out, "signature_delta", "signature", "");
+            let signature = self.signature.take();
+            self.delta(out, "signature_delta", "signature", &signature);
         }
         event(out, "content_block_stop");
         self.index(out, self.blocks - 1);

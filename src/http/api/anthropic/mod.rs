@@ -5,6 +5,7 @@
 
 mod answer;
 mod events;
+mod signature;
 mod translate;
 
 pub(super) use answer::{CountTokensAnswer, MessagesAnswer};
@@ -167,7 +168,8 @@ fn checked(
             words.push(("reasoning_effort", "output_config.effort"));
         }
     }
-    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.r#type.is_none()) {
+    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.r#type.is_none() && thinking.enabled.is_none())
+    {
         return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
     }
     // The beta had the format at the top.

@@ -6,9 +6,12 @@ use super::super::structured::{self, check_members};
 use super::super::tools::{self, ToolChoice};
 use super::super::unknown::Unknown;
 use super::super::values::Free;
-use super::super::{ApiError, HostedTools, images, messages};
+use super::super::{ApiError, HostedTools, documents, images, messages};
 use crate::generate::ChatPrompt;
 use perigee_text::grammar::{AnswerFormat, JsonStyle};
+
+/// How the result of a tool that failed begins.
+const FAILED: &str = "Error: ";
 
 /// The messages that say the same.
 pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<ChatPrompt, ApiError> {
@@ -27,7 +30,7 @@ pub(super) fn turns(system: Option<Free>, turns: Option<Free>) -> Result<ChatPro
         let path = format!("messages[{index}]");
         match turn["role"].as_str() {
             Some("user") => user(&turn["content"], &path, &mut messages)?,
-            Some("assistant") => messages.push(assistant(&turn["content"], &path)?),
+            Some("assistant") => assistant(&turn["content"], &path, &mut messages)?,
             Some("system") => {
                 messages.push(json!({"role": "system", "content": texts(&turn["content"], &path)?.concat()}));
             }
@@ -55,22 +58,68 @@ fn texts(content: &Value, path: &str) -> Result<Vec<String>, ApiError> {
     blocks.iter().enumerate().map(text).collect()
 }
 
-/// What a tool returned: a string, or a list of texts and images; texts alone are one string.
-fn results(content: &Value, path: &str) -> Result<Value, ApiError> {
-    let Some(blocks) =
-        content.as_array().filter(|blocks| blocks.iter().any(|block| block["type"] == "image"))
-    else {
-        return Ok(texts(content, path)?.concat().into());
-    };
-    let part = |(index, block): (usize, &Value)| {
-        let path = format!("{path}[{index}]");
-        match (block["type"].as_str(), &block["text"]) {
-            (Some("image"), _) => images::block(&path, &block["source"]),
-            (Some("text"), Value::String(text)) => Ok(json!({"type": "text", "text": text})),
-            (kind, _) => Err(refused(kind, &path)),
+/// The parts that a block stands for, where it is one that user and tools may say.
+fn parts(block: &Value, path: &str) -> Result<Vec<Value>, ApiError> {
+    let string =
+        |field: &str| block[field].as_str().ok_or_else(|| ApiError::missing(format!("{path}.{field}")));
+    match block["type"].as_str() {
+        Some("text") => Ok(vec![documents::text(string("text")?)]),
+        Some("image") => Ok(vec![images::block(path, &block["source"])?]),
+        Some("document") => documents::block(path, block),
+        Some("search_result") => documents::search_result(path, block),
+        // A search among the client's tools found it; it is declared.
+        Some("tool_reference") => Ok(vec![documents::text(&format!("{}\n", string("tool_name")?))]),
+        kind => Err(refused(kind, path)),
+    }
+}
+
+/// What a tool returned: a string, or a list with images; texts alone are one string. A tool that failed says so first, since
+/// prompts have no other place for it.
+fn results(block: &Value, path: &str) -> Result<Value, ApiError> {
+    let content = &block["content"];
+    // What a service's tool returned has a form of the tool's own.
+    let of_a_service = block["type"] != "tool_result";
+    let is_own = |block: &Value| block["type"].as_str().is_some_and(|kind| kind.ends_with("_result"));
+    let mut said = match content {
+        Value::String(text) => vec![documents::text(text)],
+        Value::Null => Vec::new(),
+        Value::Object(_) if of_a_service => vec![documents::text(&plain(content).to_string())],
+        Value::Array(blocks) if of_a_service && blocks.iter().any(is_own) => {
+            vec![documents::text(&plain(content).to_string())]
+        }
+        Value::Array(blocks) => {
+            let mut said = Vec::new();
+            for (index, block) in blocks.iter().enumerate() {
+                said.extend(parts(block, &format!("{path}.content[{index}]"))?);
+            }
+            said
+        }
+        _ => {
+            return Err(ApiError::invalid_type(
+                &format!("{path}.content"),
+                "a string or a list of blocks is expected",
+            ));
         }
     };
-    blocks.iter().enumerate().map(part).collect()
+    if block["is_error"] == true {
+        said.insert(0, documents::text(FAILED));
+    }
+    let texts: Option<String> = said.iter().map(|part| part["text"].as_str()).collect();
+    Ok(texts.map_or(Value::Array(said), Value::String))
+}
+
+/// A service's result without what only the service can read.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Array(list) => list.iter().map(plain).collect(),
+        Value::Object(members) => {
+            let is_base64 = members.get("type").is_some_and(|kind| kind == "base64");
+            let shown = |name: &str| !(name.starts_with("encrypted_") || is_base64 && name == "data");
+            let members = members.iter().filter(|(name, value)| shown(name) && !value.is_null());
+            Value::Object(members.map(|(name, value)| (name.clone(), plain(value))).collect())
+        }
+        other => other.clone(),
+    }
 }
 
 fn refused(kind: Option<&str>, path: &str) -> ApiError {
@@ -95,52 +144,77 @@ fn blocks<'a>(content: &'a Value, path: &str) -> Result<Vec<&'a Value>, ApiError
     }
 }
 
+/// Whether a block is what a tool returned, the client's or a service's (`web_search_tool_result`, `mcp_tool_result`, ...).
+fn is_result(block: &Value) -> bool {
+    block["type"].as_str().is_some_and(|kind| kind.ends_with("tool_result"))
+}
+
+/// The message with a tool's result.
+fn result(block: &Value, path: &str) -> Result<Value, ApiError> {
+    let id = block["tool_use_id"].as_str();
+    let id = id.ok_or_else(|| ApiError::missing(format!("{path}.tool_use_id")))?;
+    Ok(json!({"role": "tool", "tool_call_id": id, "content": results(block, path)?}))
+}
+
 /// Results of tools become turns of their own, in their order among the texts.
 fn user(content: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     if content.is_string() {
         messages.push(json!({"role": "user", "content": content}));
         return Ok(());
     }
-    let mut parts: Vec<Value> = Vec::new();
-    let flush = |parts: &mut Vec<Value>, messages: &mut Vec<Value>| {
-        if !parts.is_empty() {
-            messages.push(json!({"role": "user", "content": std::mem::take(parts)}));
+    let mut said: Vec<Value> = Vec::new();
+    let flush = |said: &mut Vec<Value>, messages: &mut Vec<Value>| {
+        if !said.is_empty() {
+            messages.push(json!({"role": "user", "content": std::mem::take(said)}));
         }
     };
     for (index, block) in blocks(content, path)?.into_iter().enumerate() {
         let path = format!("{path}.content[{index}]");
-        match (block["type"].as_str(), &block["text"]) {
-            (Some("text"), Value::String(text)) => parts.push(json!({"type": "text", "text": text})),
-            (Some("image"), _) => parts.push(images::block(&path, &block["source"])?),
-            (Some("tool_result"), _) => {
-                flush(&mut parts, messages);
-                let id = block["tool_use_id"].as_str();
-                let id = id.ok_or_else(|| ApiError::missing(format!("{path}.tool_use_id")))?;
-                let content = results(&block["content"], &format!("{path}.content"))?;
-                messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
-            }
-            (kind, _) => return Err(refused(kind, &path)),
+        if is_result(block) {
+            flush(&mut said, messages);
+            messages.push(result(block, &path)?);
+        } else {
+            said.extend(parts(block, &path)?);
         }
     }
-    flush(&mut parts, messages);
+    flush(&mut said, messages);
     Ok(())
 }
 
-fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
-    if content.is_string() {
-        return Ok(json!({"role": "assistant", "content": content}));
+/// What is said and called before a result.
+#[derive(Default)]
+struct Turn {
+    text: String,
+    reasoning: Option<String>,
+    calls: Vec<Value>,
+}
+
+impl Turn {
+    fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.reasoning.is_none() && self.calls.is_empty()
     }
-    let (mut text, mut reasoning, mut calls) = (String::new(), None::<String>, Vec::new());
-    for (index, block) in blocks(content, path)?.into_iter().enumerate() {
-        let path = format!("{path}.content[{index}]");
+
+    fn message(self) -> Value {
+        let mut message = json!({"role": "assistant", "content": self.text});
+        if let Some(reasoning) = self.reasoning {
+            message["reasoning_content"] = reasoning.into();
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = self.calls.into();
+        }
+        message
+    }
+
+    fn block(&mut self, block: &Value, path: &str) -> Result<(), ApiError> {
         let string =
             |field: &str| block[field].as_str().ok_or_else(|| ApiError::missing(format!("{path}.{field}")));
         match block["type"].as_str() {
-            Some("text") => text.push_str(string("text")?),
-            Some("thinking") => reasoning.get_or_insert_default().push_str(string("thinking")?),
+            Some("text") => self.text.push_str(string("text")?),
+            Some("thinking") => self.reasoning.get_or_insert_default().push_str(string("thinking")?),
             // Encrypted elsewhere, and of no use here.
             Some("redacted_thinking") => {}
-            Some("tool_use") => {
+            // Of the client, or one that a service ran: `server_tool_use`, `mcp_tool_use`.
+            Some(kind) if kind.ends_with("tool_use") => {
                 let input = match &block["input"] {
                     Value::Null => json!({}),
                     input if input.is_object() => input.clone(),
@@ -151,20 +225,38 @@ fn assistant(content: &Value, path: &str) -> Result<Value, ApiError> {
                         ));
                     }
                 };
-                calls.push(json!({"id": string("id")?, "type": "function",
+                self.calls.push(json!({"id": string("id")?, "type": "function",
                     "function": {"name": string("name")?, "arguments": input}}));
             }
-            kind => return Err(refused(kind, &path)),
+            kind => return Err(refused(kind, path)),
+        }
+        Ok(())
+    }
+}
+
+/// One message, unless a service ran a tool within the turn: its result stands between two.
+fn assistant(content: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    if content.is_string() {
+        messages.push(json!({"role": "assistant", "content": content}));
+        return Ok(());
+    }
+    let before = messages.len();
+    let mut turn = Turn::default();
+    for (index, block) in blocks(content, path)?.into_iter().enumerate() {
+        let path = format!("{path}.content[{index}]");
+        if is_result(block) {
+            if !turn.is_empty() {
+                messages.push(std::mem::take(&mut turn).message());
+            }
+            messages.push(result(block, &path)?);
+        } else {
+            turn.block(block, &path)?;
         }
     }
-    let mut message = json!({"role": "assistant", "content": text});
-    if let Some(reasoning) = reasoning {
-        message["reasoning_content"] = reasoning.into();
+    if !turn.is_empty() || messages.len() == before {
+        messages.push(turn.message());
     }
-    if !calls.is_empty() {
-        message["tool_calls"] = calls.into();
-    }
-    Ok(message)
+    Ok(())
 }
 
 /// The functions among the tools. A tool without a schema whose type is Anthropic's own is left out or refused.
