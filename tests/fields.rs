@@ -171,7 +171,9 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "thinking" => (none(), json!({"type": "enabled"})),
         "reasoning_effort" => (json!({"thinking": null, "reasoning_effort": "none"}), json!("low")),
         "reasoning" => (json!({"thinking": null, "reasoning": {"effort": "none"}}), json!({"effort": "low"})),
-        "thinking_token_budget" => (thinks, json!(1)),
+        "enable_thinking" => (json!({"thinking": null, field: false}), json!(true)),
+        "think" => (json!({"thinking": null, field: false}), json!("low")),
+        "thinking_token_budget" | "thinking_budget" => (thinks, json!(1)),
         "include_reasoning" | "separate_reasoning" => (thinks, json!(false)),
         "chat_template_kwargs" if path == "/tokenize" => {
             let asked = json!([{"role": "user", "content": "x"}]);

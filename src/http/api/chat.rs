@@ -11,6 +11,7 @@ use super::guard;
 use super::json::{self, Both};
 use super::messages::{self, Messages};
 use super::params::{TopCount, top_count};
+use super::reasoning::Routed;
 use super::tools;
 use super::values::{AnyValue, Free, Int, MAX_U32};
 use super::write::{self, Applied, ChatLogprobs, PromptLogprobs, StopReason, TokenText, Usage};
@@ -41,6 +42,9 @@ pub(super) struct ChatBody {
     tool_choice: Option<Free>,
     /// Whether a reply may have more than one call.
     parallel_tool_calls: Option<bool>,
+    /// OpenRouter's way to switch reasoning, to limit it, and to leave it out of the answer.
+    #[schemars(extend("type" = ["object", "boolean", "null"]))]
+    reasoning: Option<Routed>,
     /// The last message comes first in the content, if it is the assistant's.
     echo: Option<bool>,
     /// Only text.
@@ -64,8 +68,9 @@ pub(super) type ChatRequest = Both<ChatBody, CommonBody>;
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
     let (Both(own, common), mut unknown) = json::read::<ChatRequest>(body, limits)?;
-    let Both(reasoning, Both(shared, Both(foreign, structured))) = common;
+    let Both(mut reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
+    reasoning.routed = own.reasoning;
     let tools = tools::check(own.tools, limits.hosted_tools, &mut unknown)?;
     let choice = tools::check_choice(tools::choice(own.tool_choice, false)?, &tools)?;
     let top_logprobs = top_count("top_logprobs", own.top_logprobs, limits)?;

@@ -54,6 +54,14 @@ pub(super) struct CompletionBody {
     separate_reasoning: Option<AnyValue>,
     #[schemars(skip)]
     thinking_token_budget: Option<AnyValue>,
+    #[schemars(skip)]
+    thinking_budget: Option<AnyValue>,
+    #[schemars(skip)]
+    enable_thinking: Option<AnyValue>,
+    #[schemars(skip)]
+    think: Option<AnyValue>,
+    #[schemars(skip)]
+    reasoning: Option<AnyValue>,
 }
 
 /// The fields of text completions.
@@ -101,6 +109,10 @@ impl CompletionBody {
             ("thinking", &self.thinking, reasoning),
             ("separate_reasoning", &self.separate_reasoning, reasoning),
             ("thinking_token_budget", &self.thinking_token_budget, "a reasoning budget"),
+            ("thinking_budget", &self.thinking_budget, "a reasoning budget"),
+            ("enable_thinking", &self.enable_thinking, reasoning),
+            ("think", &self.think, reasoning),
+            ("reasoning", &self.reasoning, reasoning),
         ] {
             if value.as_ref().is_some_and(|value| !value.is_empty()) {
                 return Err(ApiError::unsupported(name, what));

@@ -6,11 +6,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, IntoDeserializer, MapAccess,
-    SeqAccess, Visitor, value::MapDeserializer,
+    SeqAccess, Unexpected, Visitor, value::MapDeserializer,
 };
 use serde::forward_to_deserialize_any;
 use serde_json::value::RawValue;
@@ -246,7 +247,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
         if self.track.path.is_empty() {
             self.track.known.extend(fields);
         }
-        self.inner.deserialize_map(Struct { fields, within: Within { visitor, track: self.track } })
+        self.inner.deserialize_any(Struct { fields, within: Within { visitor, track: self.track } })
     }
 
     forward_to_deserialize_any! {
@@ -327,6 +328,46 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Struct<'_, V> {
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
         let Within { visitor, track } = self.within;
         visitor.visit_map(Members { map, fields: self.fields, seen: Vec::new(), track })
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, on: bool) -> Result<V::Value, E> {
+        match self.fields.iter().find(|field| **field == ENABLED) {
+            Some(field) => self.within.visitor.visit_map(MapDeserializer::new([(*field, Flag(on))].into_iter())),
+            None => Err(E::invalid_type(Unexpected::Bool(on), &self)),
+        }
+    }
+}
+
+/// The member of an object for which a flag may stand alone.
+const ENABLED: &str = "enabled";
+
+/// The value of that member.
+struct Flag(bool);
+
+impl<E: serde::de::Error> IntoDeserializer<'_, E> for Flag {
+    type Deserializer = FlagDeserializer<E>;
+
+    fn into_deserializer(self) -> FlagDeserializer<E> {
+        FlagDeserializer(self.0, PhantomData)
+    }
+}
+
+struct FlagDeserializer<E>(bool, PhantomData<E>);
+
+impl<'de, E: serde::de::Error> Deserializer<'de> for FlagDeserializer<E> {
+    type Error = E;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_bool(self.0)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_some(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf unit unit_struct newtype_struct
+        seq tuple tuple_struct map struct enum identifier ignored_any
     }
 }
 

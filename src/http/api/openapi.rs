@@ -305,6 +305,10 @@ mod tests {
             "include_reasoning",
             "separate_reasoning",
             "thinking_token_budget",
+            "thinking_budget",
+            "enable_thinking",
+            "think",
+            "reasoning",
         ];
         let completions = [&["suffix", "tools", "messages"][..], &reasoning].concat();
         check("CompletionRequest", names::<CompletionRequest>(), &completions);
