@@ -70,11 +70,11 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
     let function = json!({"name": "note", "description": "Notes a text.",
         "parameters": {"type": "object", "properties": {"text": {"type": "string", "maxLength": 5}}, "required": ["text"]}});
     let tools = match path {
-        "/v1/responses" => with(&json!({"type": "function"}), function),
+        "/v1/responses" => with(&json!({"type": "function"}), function.clone()),
         "/v1/messages" | "/v1/messages/count_tokens" => {
             json!({"name": "note", "input_schema": function["parameters"]})
         }
-        _ => json!({"type": "function", "function": function}),
+        _ => json!({"type": "function", "function": function.clone()}),
     };
     let tools = json!([tools]);
     let forced = if messages { json!({"type": "any"}) } else { json!("required") };
@@ -101,8 +101,20 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "stream_options" => (json!({"stream": true}), json!({"include_usage": true})),
         "max_tokens" if messages => (none(), json!(3)),
         "n_predict" if messages => (json!({"max_tokens": null, "n_predict": 9}), json!(3)),
-        "max_tokens" | "n_predict" => (json!({"max_output_tokens": null, "max_tokens": null}), json!(3)),
+        "num_predict" | "max_new_tokens" if messages => (json!({"max_tokens": null, field: 9}), json!(3)),
+        "max_tokens" | "n_predict" | "num_predict" | "max_new_tokens" => {
+            (json!({"max_output_tokens": null, "max_tokens": null}), json!(3))
+        }
         "max_completion_tokens" | "max_output_tokens" => (none(), json!(3)),
+        "random_seed" => (json!({"temperature": 2, field: 7}), json!(2)),
+        "do_sample" => (drawn, json!(false)),
+        "suppress_tokens" | "banned_tokens" => (looped, json!([100])),
+        "repeat_last_n" => (json!({"repetition_penalty": 10}), json!(64)),
+        "extra_body" => (none(), json!({"truncation_side": "up"})),
+        "json_mode" => (none(), json!(true)),
+        "format" => (none(), schema),
+        "functions" => (none(), json!([function])),
+        "function_call" => (json!({"functions": [function]}), json!({"name": "note"})),
         "temperature" => (json!({"seed": 7}), json!(2)),
         "top_p" => (drawn, json!(0.01)),
         "top_k" => (drawn, json!(1)),
@@ -112,7 +124,7 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "presence_penalty" | "frequency_penalty" => (drawn, json!(2)),
         "logit_bias" => (none(), json!({"100": 100})),
         "allowed_token_ids" => (none(), json!([100, 101])),
-        "bad_words" => (none(), json!(["8000", "Perigee", "port", "on", "listens"])),
+        "bad_words" | "banned_strings" => (none(), json!(["8000", "Perigee", "port", "on", "listens"])),
         "stop" | "stop_sequences" => (none(), json!(["80"])),
         "stop_regex" => (none(), json!("[0-9]{2}")),
         "stop_token_ids" => (looped, json!([100])),

@@ -223,9 +223,12 @@ async fn text_that_waits_makes_no_chunk() {
     let events = ask(&mut client, CHAT, body).await.events();
     let first: Value = serde_json::from_str(&events[0]).unwrap();
     // The prompt begins with a special token without text: the role comes with the first text, not before.
-    assert_eq!(first["choices"][0]["delta"], json!({"role": "assistant", "content": "s"}));
+    assert_eq!(
+        first["choices"][0]["delta"],
+        json!({"role": "assistant", "content": "s", "reasoning_content": null, "reasoning": null})
+    );
     let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
-    assert_eq!(last["choices"][0]["delta"], json!({}));
+    assert_eq!(last["choices"][0]["delta"], json!({"reasoning_content": null, "reasoning": null}));
     assert_eq!(last["choices"][0]["finish_reason"], "length");
 }
 

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::call::Call;
 use super::conversation::{self, CommonBody};
@@ -12,6 +12,7 @@ use super::json::{self, Both};
 use super::messages::{self, Messages};
 use super::params::{TopCount, top_count};
 use super::reasoning::Routed;
+use super::responses;
 use super::tools;
 use super::values::{AnyValue, Free, Int, MAX_U32};
 use super::write::{self, Applied, ChatLogprobs, PromptLogprobs, StopReason, TokenText, Usage};
@@ -54,12 +55,19 @@ pub(super) struct ChatBody {
     chat_template: Option<AnyValue>,
     #[schemars(skip)]
     documents: Option<AnyValue>,
-    #[schemars(skip)]
-    functions: Option<AnyValue>,
-    #[schemars(skip)]
-    function_call: Option<AnyValue>,
+    /// What `tools` was called before: the call comes back as `function_call`.
+    #[schemars(extend("type" = "array", "items" = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}))]
+    functions: Option<Free>,
+    /// What `tool_choice` was called before.
+    #[schemars(extend("anyOf" = [{"enum": ["none", "auto", null]}, {"type": "object", "required": ["name"]}]))]
+    function_call: Option<Free>,
     #[schemars(skip)]
     audio: Option<AnyValue>,
+    // Of the Responses API: some clients send its form to every URL.
+    #[schemars(skip)]
+    input: Option<Free>,
+    #[schemars(skip)]
+    instructions: Option<String>,
 }
 
 /// The fields of chat.
@@ -71,15 +79,34 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     let Both(mut reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     reasoning.routed = own.reasoning;
-    let tools = tools::check(own.tools, limits.hosted_tools, &mut unknown)?;
-    let choice = tools::check_choice(tools::choice(own.tool_choice, false)?, &tools)?;
+    let functions = own.functions.is_some();
+    let (older_tools, older_choice) = older(own.functions, own.function_call)?;
+    let tools = either(("tools", own.tools), ("functions", older_tools))?;
+    let choice = either(("tool_choice", own.tool_choice), ("function_call", older_choice))?;
+    let one_call = choice.as_ref().is_some_and(|Free(choice)| choice["disable_parallel_tool_use"] == true);
+    let tools = tools::check(tools, limits.hosted_tools, &mut unknown).map_err(|error| match functions {
+        true => error.in_words(&[("tools", "functions")]),
+        false => error,
+    })?;
+    let choice = tools::check_choice(tools::choice(choice, false)?, &tools)?;
     let top_logprobs = top_count("top_logprobs", own.top_logprobs, limits)?;
     let wants_logprobs = own.logprobs.unwrap_or(false);
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
         return Err(ApiError::invalid_value("top_logprobs", "only allowed together with `logprobs: true`"));
     }
     let logprobs = wants_logprobs.then(|| top_logprobs.unwrap_or(0));
-    let mut prompt = messages::check(own.messages)?;
+    let mut prompt = match own.input {
+        Some(_) if own.messages.is_some() => {
+            return Err(ApiError::invalid_value("input", "given together with `messages`; use one of them"));
+        }
+        Some(input) => responses::conversation(own.instructions, input)?,
+        None => {
+            let mut prompt = messages::check(own.messages)?;
+            let instructions = own.instructions.map(|text| json!({"role": "system", "content": text}));
+            prompt.messages.splice(..0, instructions);
+            prompt
+        }
+    };
     messages::end(&mut prompt, own.continue_final_message, own.add_generation_prompt)?;
     if prompt.continue_final_message && prompt.add_generation_prompt {
         return Err(ApiError::invalid_value(
@@ -91,7 +118,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     let echoed_content = prompt.messages.last().filter(|_| own.echo == Some(true)).and_then(spoken);
     let structured = structured.check(None)?;
     let max_tokens = shared.max_tokens("max_completion_tokens", own.max_completion_tokens.map(|n| n.0), 1)?;
-    let parallel_calls = own.parallel_tool_calls.unwrap_or(true);
+    let parallel_calls = own.parallel_tool_calls.unwrap_or(!one_call) && !functions;
     let common = (reasoning, shared, foreign);
     let mut call = conversation::draft(
         Kind::Chat,
@@ -106,7 +133,41 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     )?;
     call.score(logprobs);
     call.format.echoed_content = echoed_content;
+    call.format.functions = functions;
     Ok(Call { unknown, ..call })
+}
+
+/// A field that has two names.
+fn either(
+    (name, value): (&str, Option<Free>),
+    (older, older_value): (&'static str, Option<Free>),
+) -> Result<Option<Free>, ApiError> {
+    match (value, older_value) {
+        (Some(_), Some(_)) => {
+            Err(ApiError::invalid_value(older, format!("given together with `{name}`; use `{name}`")))
+        }
+        (value, older_value) => Ok(value.or(older_value)),
+    }
+}
+
+/// `functions` and `function_call` as tools and the choice among them.
+fn older(functions: Option<Free>, call: Option<Free>) -> Result<(Option<Free>, Option<Free>), ApiError> {
+    let tools = functions.map(|Free(functions)| match functions {
+        Value::Array(list) => {
+            list.into_iter().map(|function| json!({"type": "function", "function": function})).collect()
+        }
+        other => other,
+    });
+    let choice = match call.map(|Free(call)| call) {
+        Some(Value::Object(named)) => Some(json!({"type": "function", "function": named})),
+        Some(Value::String(word)) if word == "none" || word == "auto" => Some(word.into()),
+        Some(_) => {
+            let message = "allowed: none, auto, or an object with the name of a function";
+            return Err(ApiError::invalid_value("function_call", message));
+        }
+        None => None,
+    };
+    Ok((tools.map(Free), choice.map(Free)))
 }
 
 /// What a message of the assistant says.
@@ -124,7 +185,6 @@ impl ChatBody {
     fn refuse_unavailable(&self) -> Result<(), ApiError> {
         let given = |shape: &Option<AnyValue>| shape.as_ref().is_some_and(|s| !s.is_empty());
         for (name, value, what) in [
-            ("functions", &self.functions, "calling functions (`tools` is their successor)"),
             ("chat_template", &self.chat_template, "a chat template of the request's own"),
             ("documents", &self.documents, "grounding in documents"),
             ("audio", &self.audio, "audio"),
@@ -132,9 +192,6 @@ impl ChatBody {
             if given(value) {
                 return Err(ApiError::unsupported(name, what));
             }
-        }
-        if self.function_call.as_ref().is_some_and(|v| !v.is_text("none") && !v.is_text("auto")) {
-            return Err(ApiError::unsupported("function_call", "calling functions"));
         }
         if let Some(Free(modalities)) = &self.modalities {
             let text_only = modalities.as_array().is_some_and(|m| m.iter().all(|v| v == "text"));
@@ -173,6 +230,7 @@ struct Choice<'a> {
     #[schemars(transform = write::finish_reasons)]
     finish_reason: &'a str,
     stop_reason: StopReason<'a>,
+    matched_stop: StopReason<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     guard: Option<guard::Found>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,6 +251,9 @@ struct Message<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     tool_calls: Vec<ToolCall<'a>>,
+    /// The call, where the request has `functions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<Function<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -223,8 +284,9 @@ impl<'a> ChatAnswer<'a> {
             index,
             message: Message::of(format, reply),
             logprobs: format.logprobs.then(|| show.chat_logprobs(&reply.logprobs)),
-            finish_reason: write::finish_reason(&reply.finish),
+            finish_reason: format.finish_reason(&reply.finish),
             stop_reason: StopReason::from(&reply.finish),
+            matched_stop: StopReason::matched(&reply.finish),
             guard: guard::found(replies.guard_events(index), show),
             tool_arguments: write::tool_arguments(&reply.forms),
             token_ids: format.return_token_ids.then_some(&reply.tokens[..]),
@@ -259,14 +321,20 @@ impl<'a> Message<'a> {
             refusal: (),
             reasoning_content: named(ReasoningField::Reasoning),
             reasoning: named(ReasoningField::ReasoningContent),
-            tool_calls: said.calls.iter().map(ToolCall::of).collect(),
+            tool_calls: said.calls.iter().filter(|_| !format.functions).map(ToolCall::of).collect(),
+            function_call: said.calls.first().filter(|_| format.functions).map(Function::of),
         }
     }
 }
 
 impl<'a> ToolCall<'a> {
     fn of(call: &'a generate::ToolCall) -> Self {
-        let function = Function { name: &call.name, arguments: &call.arguments };
-        Self { id: &call.id, kind: "function", function }
+        Self { id: &call.id, kind: "function", function: Function::of(call) }
+    }
+}
+
+impl<'a> Function<'a> {
+    fn of(call: &'a generate::ToolCall) -> Self {
+        Self { name: &call.name, arguments: &call.arguments }
     }
 }

@@ -99,15 +99,18 @@ impl ChoiceEvents {
             self.chat(out, source, choice, &[], &[], &[]);
         }
         self.begin(out, choice);
-        write::raw(
-            out,
-            match (self.is_chat, self.choices[choice].begun) {
-                (true, false) => "\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,",
-                (true, true) => "\"delta\":{},\"logprobs\":null,",
-                (false, _) => "\"text\":\"\",\"logprobs\":null,",
-            },
-        );
-        write::finish(out, finish);
+        if self.is_chat {
+            let begun = self.choices[choice].begun;
+            write::raw(
+                out,
+                if begun { "\"delta\":{" } else { "\"delta\":{\"role\":\"assistant\",\"content\":\"\"," },
+            );
+            write::reasoning(out, source.format.reasoning.unwrap_or_default(), None);
+            write::raw(out, "},\"logprobs\":null,");
+        } else {
+            write::raw(out, "\"text\":\"\",\"logprobs\":null,");
+        }
+        write::finish(out, source.format.finish_reason(finish), finish);
         // Where the vendor's own API has it, and its clients look for it.
         if self.is_chat && self.choices.len() == 1 {
             write::member(out, "usage", &source.usage());
@@ -205,10 +208,9 @@ impl ChoiceEvents {
                 }
                 fields += 1;
             };
-            if let Some(field) = reasoning_field {
-                comma(out);
-                write::reasoning(out, field, &reasoning);
-            }
+            comma(out);
+            let field = source.format.reasoning.unwrap_or_default();
+            write::reasoning(out, field, reasoning_field.map(|_| reasoning.as_str()));
             if !content.is_empty() || reasoning_field.is_none() {
                 comma(out);
                 write::raw(out, "\"content\":");
@@ -221,7 +223,13 @@ impl ChoiceEvents {
             if !self.choices[choice].begun {
                 write::raw(out, ",\"content\":null,");
             }
-            write::raw(out, "\"tool_calls\":[{\"index\":");
+            write::reasoning(out, source.format.reasoning.unwrap_or_default(), None);
+            if source.format.functions {
+                function_call(out, piece);
+                self.end_delta(out, source, choice, tokens.take(), &[]);
+                continue;
+            }
+            write::raw(out, ",\"tool_calls\":[{\"index\":");
             match piece {
                 ReplyPiece::Call { index, id, name } => {
                     write::number(out, *index as u64);
@@ -288,6 +296,24 @@ impl ChoiceEvents {
         let arrays = &mut self.choices[choice].arrays;
         let logprobs = source.format.logprobs.then(|| arrays.next(&source.show(), positions));
         write::member(out, "logprobs", &logprobs);
+    }
+}
+
+/// A piece of a call in the form of `functions`, which has neither index nor id.
+fn function_call(out: &mut Vec<u8>, piece: &ReplyPiece) {
+    write::raw(out, ",\"function_call\":{");
+    match piece {
+        ReplyPiece::Call { name, .. } => {
+            write::raw(out, "\"name\":");
+            write::string(out, name);
+            write::raw(out, ",\"arguments\":\"\"}");
+        }
+        ReplyPiece::Arguments { text, .. } => {
+            write::raw(out, "\"arguments\":");
+            write::string(out, text);
+            write::raw(out, "}");
+        }
+        ReplyPiece::Reasoning(_) | ReplyPiece::Content(_) => write::raw(out, "}"),
     }
 }
 

@@ -159,6 +159,7 @@ struct Choice<'a> {
     #[schemars(transform = write::finish_reasons)]
     finish_reason: &'a str,
     stop_reason: StopReason<'a>,
+    matched_stop: StopReason<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     guard: Option<guard::Found>,
     token_ids: Option<&'a [u32]>,
@@ -182,6 +183,7 @@ impl<'a> CompletionAnswer<'a> {
                 logprobs: format.logprobs.then(|| logprobs(format, show, &prompt.tokens, reply)),
                 finish_reason: write::finish_reason(&reply.finish),
                 stop_reason: StopReason::from(&reply.finish),
+                matched_stop: StopReason::matched(&reply.finish),
                 guard: guard::found(replies.guard_events(index), show),
                 token_ids: format.return_token_ids.then_some(&reply.tokens[..]),
                 prompt_token_ids: format.return_token_ids.then_some(&prompt.tokens[..]),

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::{ApiError, images};
 use perigee_model::vision::decode_base64;
 
-const PDF: &str = "a PDF cannot be read here: send its text (for example a source of type `text`), or its pages as images";
+const PDF: &str =
+    "a PDF cannot be read here: send its text (for example a source of type `text`), or its pages as images";
 
 /// The parts that a document stands for: Anthropic's block of that type, at `path` in the body.
 pub(super) fn block(path: &str, block: &Value) -> Result<Vec<Value>, ApiError> {
@@ -22,7 +23,9 @@ pub(super) fn block(path: &str, block: &Value) -> Result<Vec<Value>, ApiError> {
         Some(kind @ ("url" | "file")) => {
             return Err(ApiError::invalid_value(
                 at("type"),
-                format!("a document of type `{kind}` is not fetched: send its text as a source of type `text`"),
+                format!(
+                    "a document of type `{kind}` is not fetched: send its text as a source of type `text`"
+                ),
             ));
         }
         None => return Err(ApiError::missing(at("type"))),
@@ -49,7 +52,8 @@ pub(super) fn file(path: &str, file: &Value) -> Result<Vec<Value>, ApiError> {
             None => ApiError::missing(place),
         });
     };
-    let payload = data.strip_prefix("data:").and_then(|rest| rest.split_once(',')).map_or(data, |(_, data)| data);
+    let payload =
+        data.strip_prefix("data:").and_then(|rest| rest.split_once(',')).map_or(data, |(_, data)| data);
     Ok(framed("document", &[("title", &file["filename"])], vec![text(&decoded(&place, payload)?)]))
 }
 
@@ -61,7 +65,8 @@ pub(super) fn text(text: &str) -> Value {
 /// The text that base64 data hold. What the client calls them is not read: clients often name a wrong type.
 fn decoded(place: &str, data: &str) -> Result<String, ApiError> {
     // As many bytes as the body's limit lets in.
-    let bytes = decode_base64(data, usize::MAX).map_err(|error| ApiError::invalid_value(place, error.to_string()))?;
+    let bytes =
+        decode_base64(data, usize::MAX).map_err(|error| ApiError::invalid_value(place, error.to_string()))?;
     if bytes.starts_with(b"%PDF") {
         return Err(ApiError::invalid_value(place, PDF));
     }
@@ -93,7 +98,8 @@ fn contents(content: &Value, path: &str) -> Result<Vec<Value>, ApiError> {
 
 /// Parts between tags, with what is said about them in tags of its own.
 fn framed(tag: &str, about: &[(&str, &Value)], inner: Vec<Value>) -> Vec<Value> {
-    let said = about.iter().filter_map(|(name, value)| Some(format!("<{name}>{}</{name}>\n", value.as_str()?)));
+    let said =
+        about.iter().filter_map(|(name, value)| Some(format!("<{name}>{}</{name}>\n", value.as_str()?)));
     let open = text(&format!("<{tag}>\n{}", said.collect::<String>()));
     let close = text(&format!("\n</{tag}>\n"));
     [open].into_iter().chain(inner).chain([close]).collect()
@@ -120,10 +126,17 @@ mod tests {
             json!({"type": "content", "content": "Port 8000."}),
             json!({"type": "content", "content": [{"type": "text", "text": "Port "}, {"type": "text", "text": "8000."}]}),
         ] {
-            assert_eq!(read(block("b", &json!({"source": source, "title": "a.txt"}))).as_deref(), Ok(framed), "{source}");
+            assert_eq!(
+                read(block("b", &json!({"source": source, "title": "a.txt"}))).as_deref(),
+                Ok(framed),
+                "{source}"
+            );
         }
         for data in ["data:text/plain;base64,UG9ydCA4MDAwLg==", "UG9ydCA4MDAwLg=="] {
-            assert_eq!(read(file("f", &json!({"filename": "a.txt", "file_data": data}))).as_deref(), Ok(framed));
+            assert_eq!(
+                read(file("f", &json!({"filename": "a.txt", "file_data": data}))).as_deref(),
+                Ok(framed)
+            );
         }
         let found = json!({"source": "https://a", "title": "A", "content": [{"type": "text", "text": "x"}]});
         assert_eq!(
@@ -132,7 +145,10 @@ mod tests {
         );
         let picture = json!({"type": "image", "source": {"type": "base64", "data": "AA=="}});
         let source = json!({"source": {"type": "content", "content": [picture]}, "context": "c"});
-        assert_eq!(read(block("b", &source)).as_deref(), Ok("<document>\n<context>c</context>\n[image]\n</document>\n"));
+        assert_eq!(
+            read(block("b", &source)).as_deref(),
+            Ok("<document>\n<context>c</context>\n[image]\n</document>\n")
+        );
     }
 
     #[test]
@@ -148,11 +164,19 @@ mod tests {
             (source(json!({"type": "file", "file_id": "x"})), "b.source.type", "not fetched"),
             (source(json!({"type": "text"})), "b.source.data", "required"),
             (source(json!({"type": "content"})), "b.source.content", "required"),
-            (source(json!({"type": "content", "content": [{"type": "x"}]})), "b.source.content[0].type", "allowed"),
+            (
+                source(json!({"type": "content", "content": [{"type": "x"}]})),
+                "b.source.content[0].type",
+                "allowed",
+            ),
             (source(json!({})), "b.source.type", "required"),
             (read(file("f", &json!({"file_id": "x"}))), "f.file_id", "file_data"),
             (read(file("f", &json!({}))), "f.file_data", "required"),
-            (read(file("f", &json!({"file_data": "data:application/pdf;base64,JVBERi0="}))), "f.file_data", "PDF"),
+            (
+                read(file("f", &json!({"file_data": "data:application/pdf;base64,JVBERi0="}))),
+                "f.file_data",
+                "PDF",
+            ),
         ] {
             let (param, message) = found.unwrap_err();
             assert_eq!(param, place, "{message}");

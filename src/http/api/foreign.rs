@@ -33,6 +33,21 @@ pub(super) struct RefusedBody {
     bootstrap_port: Option<AnyValue>,
     bootstrap_room: Option<AnyValue>,
     lora_path: Option<AnyValue>,
+    no_repeat_ngram_size: Option<AnyValue>,
+    num_beams: Option<AnyValue>,
+    top_n_sigma: Option<AnyValue>,
+    top_a: Option<AnyValue>,
+    tfs_z: Option<AnyValue>,
+    typical: Option<AnyValue>,
+    mirostat_mode: Option<AnyValue>,
+    prefix: Option<AnyValue>,
+    encoder_repetition_penalty: Option<AnyValue>,
+    epsilon_cutoff: Option<AnyValue>,
+    eta_cutoff: Option<AnyValue>,
+    guidance_scale: Option<AnyValue>,
+    negative_prompt: Option<AnyValue>,
+    penalty_alpha: Option<AnyValue>,
+    smoothing_factor: Option<AnyValue>,
 }
 
 inline_schema!(RefusedBody, _generator => json_schema!({"properties": {}}));
@@ -92,9 +107,31 @@ impl RefusedBody {
             ("bootstrap_port", &self.bootstrap_port, 0.0, "KV transfer"),
             ("bootstrap_room", &self.bootstrap_room, 0.0, "KV transfer"),
             ("lora_path", &self.lora_path, 0.0, "LoRA"),
+            ("no_repeat_ngram_size", &self.no_repeat_ngram_size, 0.0, "forbidding repeated n-grams"),
+            ("num_beams", &self.num_beams, 1.0, "beam search"),
+            ("top_n_sigma", &self.top_n_sigma, -1.0, "top-n-sigma sampling"),
+            ("top_a", &self.top_a, 0.0, "top-a sampling"),
+            ("tfs_z", &self.tfs_z, 1.0, "tail-free sampling"),
+            ("typical", &self.typical, 1.0, "typical sampling"),
+            ("mirostat_mode", &self.mirostat_mode, 0.0, "Mirostat sampling"),
+            (
+                "prefix",
+                &self.prefix,
+                0.0,
+                "a prefix of the reply in this field (`continue_final_message` is)",
+            ),
+            ("encoder_repetition_penalty", &self.encoder_repetition_penalty, 1.0, "a penalty of this kind"),
+            ("epsilon_cutoff", &self.epsilon_cutoff, 0.0, "sampling with a cutoff of this kind"),
+            ("eta_cutoff", &self.eta_cutoff, 0.0, "sampling with a cutoff of this kind"),
+            ("guidance_scale", &self.guidance_scale, 1.0, "classifier-free guidance"),
+            ("negative_prompt", &self.negative_prompt, 0.0, "classifier-free guidance"),
+            ("penalty_alpha", &self.penalty_alpha, 0.0, "contrastive search"),
+            ("smoothing_factor", &self.smoothing_factor, 0.0, "quadratic sampling"),
         ];
         for (name, value, neutral, what) in fields {
             let asks = |value: &AnyValue| match value.number() {
+                // Servers that have top-n-sigma switch it off with 0, and with all that is below.
+                Some(number) if name == "top_n_sigma" => number > 0.0,
                 Some(number) => number != neutral,
                 None => !value.is_empty(),
             };
@@ -128,6 +165,10 @@ mod tests {
             (r#"{"return_hidden_states": true}"#, "return_hidden_states"),
             (r#"{"input_ids": [1]}"#, "input_ids"),
             (r#"{"bootstrap_host": "h"}"#, "bootstrap_host"),
+            (r#"{"num_beams": 4}"#, "num_beams"),
+            (r#"{"top_n_sigma": 1.5}"#, "top_n_sigma"),
+            (r#"{"tfs_z": 0.9}"#, "tfs_z"),
+            (r#"{"prefix": "Sure"}"#, "prefix"),
         ] {
             assert_eq!(check(body).unwrap_err().param.as_deref(), Some(param), "{body}");
         }
@@ -137,6 +178,8 @@ mod tests {
     fn harmless_forms_pass() {
         for body in [
             r#"{"use_beam_search": false, "length_penalty": 1, "typical_p": 1.0, "mirostat": 0, "dry_multiplier": 0.0}"#,
+            r#"{"num_beams": 1, "no_repeat_ngram_size": 0, "top_n_sigma": 0, "top_a": 0, "tfs_z": 1, "typical": 1.0, "mirostat_mode": 0}"#,
+            r#"{"top_n_sigma": -1, "prefix": "", "guidance_scale": 1, "negative_prompt": ""}"#,
             r#"{"user": "x", "metadata": {"a": 1}, "store": true, "service_tier": "auto", "verbosity": "low", "dry_base": 2}"#,
         ] {
             assert_eq!(check(body), Ok(()), "{body}");

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Map, Value};
 
 use super::write;
-use crate::generate::{Applied, ReasoningField};
+use crate::generate::{Applied, Finish, ReasoningField};
 
 /// The routes that generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub(super) struct Format {
     pub(super) echo: bool,
     /// Text that comes first in the content of chat.
     pub(super) echoed_content: Option<String>,
+    /// Whether a call comes in the form of `functions`, the predecessor of `tools`.
+    pub(super) functions: bool,
     /// Under which names reasoning is given; `None` leaves it out.
     pub(super) reasoning: Option<ReasoningField>,
     /// What `/v1/responses` repeats of its request.
@@ -50,6 +52,14 @@ pub(super) struct Format {
 }
 
 impl Format {
+    /// The public name of a reply's end.
+    pub(super) fn finish_reason(&self, finish: &Finish) -> &'static str {
+        match finish {
+            Finish::ToolCalls if self.functions => "function_call",
+            other => write::finish_reason(other),
+        }
+    }
+
     /// Appends the fields every answer begins with, the brace included.
     pub(super) fn head(&self, out: &mut Vec<u8>, object: &str) {
         write::raw(out, "{\"id\":");

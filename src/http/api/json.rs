@@ -112,16 +112,42 @@ impl<'a> Body<'a> {
             return Err(ApiError::invalid_json("the body is empty; send a JSON object"));
         }
         check_depth(body)?;
-        let mut json = serde_json::Deserializer::from_str(text);
         let mut unknown = Unknown::default();
-        let found = json.deserialize_map(MembersOf { names, unknown: &mut unknown });
-        let found = found.and_then(|found| json.end().map(|()| found));
-        let members = found.map_err(|error| match serde_json::from_str::<IgnoredAny>(text) {
-            Err(syntax) => ApiError::invalid_json(format!("the body is not valid JSON: {syntax}")),
-            Ok(_) => ApiError::invalid_json(format!("the body must be a JSON object: {error}")),
-        })??;
+        let mut members =
+            members_of(text, names, &mut unknown).map_err(|error| {
+                match serde_json::from_str::<IgnoredAny>(text) {
+                    Err(syntax) => ApiError::invalid_json(format!("the body is not valid JSON: {syntax}")),
+                    Ok(_) => ApiError::invalid_json(format!("the body must be a JSON object: {error}")),
+                }
+            })??;
+        if let Some(packed) = members.iter().find(|(name, _)| *name == EXTRA_BODY).map(|(_, value)| *value) {
+            // What is no object is refused by the reader of the field.
+            if let Ok(unpacked) = members_of(packed.get(), names, &mut unknown) {
+                members.retain(|(name, _)| *name != EXTRA_BODY);
+                for (name, value) in unpacked? {
+                    if name == EXTRA_BODY || members.iter().any(|(known, _)| *known == name) {
+                        return Err(ApiError::invalid_type(&format!("{EXTRA_BODY}.{name}"), TWICE));
+                    }
+                    members.push((name, value));
+                }
+            }
+        }
         Ok(Self { members, track: Track { unknown, ..Track::default() } })
     }
+}
+
+/// What Python's SDK unpacks into the body, and people send as it stands.
+const EXTRA_BODY: &str = "extra_body";
+
+/// The members of an object that have known names; the outer error is no object, the inner one a name that is given twice.
+fn members_of<'a>(
+    text: &'a str,
+    names: &[&'static str],
+    unknown: &mut Unknown,
+) -> serde_json::Result<Result<Vec<(&'static str, &'a RawValue)>, ApiError>> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let found = json.deserialize_map(MembersOf { names, unknown })?;
+    json.end().map(|()| found)
 }
 
 /// Keeps the members of known names; the inner error is a name that is given twice.
@@ -332,7 +358,9 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Struct<'_, V> {
 
     fn visit_bool<E: serde::de::Error>(self, on: bool) -> Result<V::Value, E> {
         match self.fields.iter().find(|field| **field == ENABLED) {
-            Some(field) => self.within.visitor.visit_map(MapDeserializer::new([(*field, Flag(on))].into_iter())),
+            Some(field) => {
+                self.within.visitor.visit_map(MapDeserializer::new([(*field, Flag(on))].into_iter()))
+            }
             None => Err(E::invalid_type(Unexpected::Bool(on), &self)),
         }
     }

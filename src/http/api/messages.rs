@@ -6,8 +6,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::history::OpenCalls;
 use super::values::{Free, Idle, List, TextOr};
-use super::{ApiError, images};
+use super::{ApiError, documents, history, images};
 use crate::generate::ChatPrompt;
 
 /// Most messages of a conversation.
@@ -25,6 +26,11 @@ pub(super) struct Message {
     tool_calls: Option<Free>,
     reasoning_content: Option<String>,
     reasoning: Option<String>,
+    /// Where gateways keep the same.
+    reasoning_details: Option<Free>,
+    thinking_blocks: Option<Free>,
+    /// What `tool_calls` was called before.
+    function_call: Option<Free>,
     partial: Option<bool>,
     prefix: Option<bool>,
     tools: Option<Free>,
@@ -47,9 +53,11 @@ impl JsonSchema for Message {
             "image_url": {"anyOf": [{"type": "string"}, {"type": "object", "required": ["url"], "properties": {
                 "url": {"type": "string", "description": "A data: URL of a png, jpeg, webp, gif or bmp file."},
                 "detail": {"enum": ["auto", "low", "high"]}}}]}}});
+        let file = json!({"type": "object", "required": ["type", "file"], "properties": {"type": {"const": "file"},
+            "file": {"type": "object", "required": ["file_data"], "properties": {"filename": {"type": "string"},
+                "file_data": {"type": "string", "description": "A data: URL or base64, of text in UTF-8."}}}}});
         let words = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": part}]});
-        let text =
-            json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [part, image]}}]});
+        let text = json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [part, image, file]}}]});
         let call = json!({"type": "object", "required": ["id", "function"], "properties": {
             "id": {"type": "string"}, "type": {"const": "function"}, "function": {"type": "object", "required": ["name", "arguments"],
                 "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}});
@@ -76,6 +84,12 @@ pub(super) struct Part {
     image_url: Option<Free>,
     /// The same under another name.
     image: Option<Free>,
+    /// A file of text.
+    file: Option<Free>,
+    /// Reasoning of an earlier turn: `thinking`, or `text` in a part of type `reasoning`.
+    thinking: Option<Free>,
+    #[expect(dead_code, reason = "of thinking: it is not checked")]
+    signature: Option<Idle>,
     #[expect(dead_code, reason = "accepted, and means nothing")]
     cache_control: Option<Idle>,
     #[expect(dead_code, reason = "accepted, and means nothing")]
@@ -128,7 +142,7 @@ pub(super) fn end(
 pub(super) fn check(messages: Option<Messages>) -> Result<ChatPrompt, ApiError> {
     let messages = messages.ok_or_else(|| ApiError::missing("messages"))?.0;
     let last = messages.len().saturating_sub(1);
-    let mut partial = false;
+    let (mut partial, mut open) = (false, OpenCalls::default());
     let mut checked = Vec::with_capacity(messages.len());
     for (i, message) in messages.into_iter().enumerate() {
         let path = format!("messages[{i}]");
@@ -144,13 +158,13 @@ pub(super) fn check(messages: Option<Messages>) -> Result<ChatPrompt, ApiError> 
             }
             partial = true;
         }
-        checked.push(message.check(&path)?);
+        checked.push(message.check(&path, &mut open)?);
     }
     prompt("messages", checked, partial)
 }
 
 impl Message {
-    fn check(self, path: &str) -> Result<Value, ApiError> {
+    fn check(self, path: &str, open: &mut OpenCalls) -> Result<Value, ApiError> {
         // A newer generation's prompts declare tools there; dropped, they would be missed without a word.
         if self.tools.is_some_and(|Free(tools)| tools.as_array().is_none_or(|tools| !tools.is_empty())) {
             return Err(ApiError::invalid_value(
@@ -158,7 +172,12 @@ impl Message {
                 "this model's prompts have no tools in messages: declare them in the request's `tools`",
             ));
         }
-        let role = self.role.ok_or_else(|| ApiError::missing(format!("{path}.role")))?;
+        let mut role = self.role.ok_or_else(|| ApiError::missing(format!("{path}.role")))?;
+        let mut tool_call_id = self.tool_call_id;
+        if role == "function" {
+            let name = self.name.as_ref().ok_or_else(|| ApiError::missing(format!("{path}.name")))?;
+            (role, tool_call_id) = ("tool".to_owned(), Some(open.answer_function(name)));
+        }
         let known = ["system", "developer", "user", "assistant", "tool"];
         if !known.contains(&role.as_str()) {
             return Err(ApiError::unknown_value(format!("{path}.role"), &role, &known.join(", ")));
@@ -166,15 +185,18 @@ impl Message {
         let mut message = Map::new();
         let may_be_empty = role == "assistant" || role == "tool";
         message.insert("role".into(), role.as_str().into());
+        let mut thought = String::new();
         match self.content {
             Some(Content::Text(text)) => drop(message.insert("content".into(), Value::String(text))),
             Some(Content::List(parts)) => {
-                let parts: Result<Vec<Value>, ApiError> = parts
-                    .into_iter()
-                    .enumerate()
-                    .map(|(i, part)| part.check(&format!("{path}.content[{i}]")))
-                    .collect();
-                message.insert("content".into(), Value::Array(parts?));
+                let mut said = Vec::with_capacity(parts.len());
+                for (i, part) in parts.into_iter().enumerate() {
+                    match part.thoughts() {
+                        Some(text) if role == "assistant" => thought.push_str(&text),
+                        _ => said.extend(part.check(&format!("{path}.content[{i}]"))?),
+                    }
+                }
+                message.insert("content".into(), Value::Array(said));
             }
             None if may_be_empty => drop(message.insert("content".into(), Value::Null)),
             None => return Err(ApiError::missing(format!("{path}.content"))),
@@ -183,14 +205,23 @@ impl Message {
             message.insert("name".into(), name.into());
         }
         if role == "tool" {
-            let id = self.tool_call_id.ok_or_else(|| ApiError::missing(format!("{path}.tool_call_id")))?;
+            let id = open.answer(tool_call_id, message.get("name").and_then(Value::as_str), path)?;
             message.insert("tool_call_id".into(), id.into());
         }
         if role == "assistant" {
             if let Some(Free(calls)) = self.tool_calls {
-                message.insert("tool_calls".into(), check_calls(calls, path)?);
+                message.insert("tool_calls".into(), open.begin(calls, &format!("{path}.tool_calls"))?);
+            } else if let Some(Free(call)) = self.function_call {
+                let calls = json!([{"function": call}]);
+                message.insert("tool_calls".into(), open.begin(calls, &format!("{path}.function_call"))?);
             }
-            if let Some(reasoning) = self.reasoning_content.or(self.reasoning) {
+            // Gateways send empty ones beside the one that says something.
+            let kept = [self.reasoning_details, self.thinking_blocks].into_iter().flatten();
+            let kept = kept.map(|Free(kept)| history::thoughts(&kept)).chain([thought]);
+            let given = [self.reasoning_content, self.reasoning].into_iter().flatten();
+            let mut given = given.chain(kept.filter(|text| !text.is_empty())).peekable();
+            if given.peek().is_some() {
+                let reasoning = given.find(|text| !text.is_empty()).unwrap_or_default();
                 message.insert("reasoning_content".into(), reasoning.into());
             }
         }
@@ -199,43 +230,38 @@ impl Message {
 }
 
 impl Part {
-    fn check(self, path: &str) -> Result<Value, ApiError> {
+    /// The reasoning that it holds, if it is a part of that kind.
+    fn thoughts(&self) -> Option<String> {
+        match self.r#type.as_deref() {
+            Some("thinking") => {
+                Some(self.thinking.as_ref().map_or_else(String::new, |Free(kept)| history::thoughts(kept)))
+            }
+            Some("reasoning") => Some(self.text.clone().unwrap_or_default()),
+            // Encrypted elsewhere, and of no use here.
+            Some("redacted_thinking") => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    fn check(self, path: &str) -> Result<Vec<Value>, ApiError> {
         let kind = self.r#type.as_deref().ok_or_else(|| ApiError::missing(format!("{path}.type")))?;
         let text = match kind {
             _ if images::IMAGES.contains(&kind) => {
                 let image = if kind == "image" { self.image.or(self.image_url) } else { self.image_url };
-                return images::part(path, kind, image.map(|Free(image)| image));
+                return images::part(path, kind, image.map(|Free(image)| image)).map(|part| vec![part]);
             }
             "text" | "input_text" | "output_text" => {
                 self.text.ok_or_else(|| ApiError::missing(format!("{path}.text")))?
             }
+            "file" => {
+                let Free(file) = self.file.ok_or_else(|| ApiError::missing(format!("{path}.file")))?;
+                return documents::file(&format!("{path}.file"), &file);
+            }
             "refusal" => self.refusal.ok_or_else(|| ApiError::missing(format!("{path}.refusal")))?,
             other => return Err(images::refused(path, other)),
         };
-        Ok(json!({"type": "text", "text": text}))
+        Ok(vec![documents::text(&text)])
     }
-}
-
-/// Calls of an earlier turn: what templates read of them must be there, or they would print nonsense into the prompt.
-fn check_calls(calls: Value, path: &str) -> Result<Value, ApiError> {
-    let Value::Array(list) = &calls else {
-        return Err(ApiError::invalid_value(format!("{path}.tool_calls"), "a list of calls is expected"));
-    };
-    for (i, call) in list.iter().enumerate() {
-        let path = format!("{path}.tool_calls[{i}]");
-        let function = &call["function"];
-        let fields = [("id", call["id"].is_string()), ("function.name", function["name"].is_string())];
-        if let Some((field, _)) = fields.iter().find(|(_, there)| !there) {
-            return Err(ApiError::invalid_value(format!("{path}.{field}"), "a string is expected"));
-        }
-        if !(function["arguments"].is_string() || function["arguments"].is_object()) {
-            return Err(ApiError::invalid_value(
-                format!("{path}.function.arguments"),
-                "a string of JSON or an object is expected",
-            ));
-        }
-    }
-    Ok(calls)
 }
 
 #[cfg(test)]
@@ -268,6 +294,40 @@ mod tests {
         assert_eq!(messages[3]["tool_call_id"], "functions.f:0");
     }
 
+    /// Regression: histories that went through other clients and gateways were refused, or lost their reasoning in silence.
+    #[test]
+    fn histories_of_other_clients_are_read() {
+        let messages = read(
+            r#"[{"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]},
+                {"role": "assistant", "content": "", "reasoning_content": "", "reasoning": "REAL",
+                 "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": null}}]},
+                {"role": "tool", "name": "f", "content": "x"},
+                {"role": "assistant", "content": null, "reasoning_content": "",
+                 "reasoning_details": [{"type": "reasoning.text", "text": "kept"}], "function_call": {"name": "g", "arguments": "{}"}},
+                {"role": "function", "name": "g", "content": "y"},
+                {"role": "assistant", "content": "b", "reasoning_content": ""},
+                {"role": "user", "content": [{"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}}]}]"#,
+        )
+        .unwrap();
+        assert_eq!(
+            messages[0],
+            json!({"role": "assistant", "content": [{"type": "text", "text": "a"}], "reasoning_content": "hm"})
+        );
+        assert_eq!(messages[1]["reasoning_content"], "REAL");
+        assert_eq!(messages[1]["tool_calls"][0]["function"]["arguments"], "{}");
+        assert_eq!(messages[2], json!({"role": "tool", "name": "f", "content": "x", "tool_call_id": "c1"}));
+        assert_eq!(messages[3]["reasoning_content"], "kept");
+        assert_eq!(messages[4]["tool_call_id"], messages[3]["tool_calls"][0]["id"]);
+        assert_eq!((&messages[4]["role"], &messages[5]["reasoning_content"]), (&json!("tool"), &json!("")));
+        let file: String = messages[6]["content"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect();
+        assert_eq!(file, "<document>\n<title>a.txt</title>\nhi\n</document>\n");
+    }
+
     #[test]
     fn refusals_name_the_place() {
         for (messages, param) in [
@@ -293,6 +353,16 @@ mod tests {
             ),
             (r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#, "messages[0].content[0].image_url"),
             (r#"[{"role": "user", "content": [{"type": "video_url"}]}]"#, "messages[0].content[0]"),
+            (r#"[{"role": "user", "content": [{"type": "file"}]}]"#, "messages[0].content[0].file"),
+            (
+                r#"[{"role": "user", "content": [{"type": "file", "file": {"file_id": "x"}}]}]"#,
+                "messages[0].content[0].file.file_id",
+            ),
+            (
+                r#"[{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]"#,
+                "messages[0].content[0].type",
+            ),
+            (r#"[{"role": "function", "content": "x"}]"#, "messages[0].name"),
             (r#"[{"role": "user", "content": [{"type": "x"}]}]"#, "messages[0].content[0].type"),
             (r#"[{"role": "tool", "content": "x"}]"#, "messages[0].tool_call_id"),
             (r#"[{"role": "user", "content": "x", "partial": true}]"#, "messages[0].partial"),
@@ -301,11 +371,12 @@ mod tests {
                 "messages[0].prefix",
             ),
             (r#"[{"role": "assistant", "tool_calls": {}}]"#, "messages[0].tool_calls"),
-            (r#"[{"role": "assistant", "tool_calls": [{}]}]"#, "messages[0].tool_calls[0].id"),
+            (r#"[{"role": "assistant", "tool_calls": [{}]}]"#, "messages[0].tool_calls[0].function.name"),
             (
-                r#"[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}]"#,
+                r#"[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": 3}}]}]"#,
                 "messages[0].tool_calls[0].function.arguments",
             ),
+            (r#"[{"role": "assistant", "function_call": {}}]"#, "messages[0].function_call[0].function.name"),
         ] {
             let error = read(messages).expect_err(messages);
             assert_eq!(error.param.as_deref(), Some(param), "{messages}: {}", error.message);

@@ -16,6 +16,7 @@ mod fleet;
 mod foreign;
 mod format;
 mod guard;
+mod history;
 mod hosted;
 mod images;
 mod json;

@@ -296,7 +296,7 @@ mod tests {
                 );
             }
         };
-        let chat = ["chat_template", "documents", "functions", "function_call", "audio"];
+        let chat = ["chat_template", "documents", "audio", "input", "instructions"];
         check("ChatRequest", names::<ChatRequest>(), &chat);
         check("RenderRequest", names::<ChatRequest>(), &chat);
         let reasoning = [

@@ -161,7 +161,37 @@ pub(super) struct SharedBody {
     /// llama.cpp's name for `repetition_penalty`.
     #[schemars(transform = within(LIMITS.repetition_penalty))]
     pub(super) repeat_penalty: Option<Number>,
+    /// Tokens to which llama.cpp's penalties look back; only -1, all, where there is a penalty.
+    repeat_last_n: Option<Int<-1, MAX_U32>>,
+    /// Ollama's name for `max_tokens`; -1 and -2 are no limit.
+    num_predict: Option<Int<-2, MAX_U32>>,
+    /// TGI's name for `max_tokens`.
+    max_new_tokens: Option<Int<1, MAX_U32>>,
+    /// The name of `max_tokens` in the Responses API.
+    max_output_tokens: Option<Int<1, MAX_U32>>,
+    /// Mistral's name for `seed`.
+    random_seed: Option<Int<{ i64::MIN }, { i64::MAX }>>,
+    /// Anthropic's name for `stop`.
+    #[schemars(transform = texts(64))]
+    stop_sequences: Option<Stop>,
+    /// `false` is a temperature of 0.
+    do_sample: Option<bool>,
+    /// Tokens that a reply must not have, as a `logit_bias` of -100.
+    suppress_tokens: Option<List<TokenId, MAX_LOGIT_BIAS>>,
+    /// The same under another name.
+    banned_tokens: Option<List<TokenId, MAX_LOGIT_BIAS>>,
+    /// Another name for `bad_words`.
+    #[schemars(inner(length(min = 1, max = 64)))]
+    banned_strings: Option<List<String, MAX_BAD_WORDS>>,
+    /// Fields that the Python SDK would put beside the others; they are read as if they stood there.
+    #[expect(dead_code, reason = "unpacked before the fields are read")]
+    extra_body: Option<Unpacked>,
 }
+
+/// `extra_body`, whose members were moved out.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Unpacked {}
 
 /// How many alternatives to report per token; -1 is the whole vocabulary.
 pub(super) type TopCount = Int<-1, MAX_TOP_LOGPROBS>;
@@ -196,14 +226,20 @@ impl SharedBody {
         own: Option<i64>,
         least: i64,
     ) -> Result<Option<u32>, ApiError> {
-        // For llama.cpp -1 is no limit.
-        let predict = self.n_predict.map(|n| n.0).filter(|n| *n != -1);
-        let predict = token_limit("n_predict", predict, least)?;
-        let limit = match token_limit(name, own, least)? {
-            None => token_limit("max_tokens", self.max_tokens.map(|n| n.0), least)?,
-            some => some,
-        };
-        same("n_predict", predict, "max_tokens", limit)
+        let (mut first, mut limit) = (name, token_limit(name, own, least)?);
+        if limit.is_none() {
+            (first, limit) = ("max_tokens", token_limit("max_tokens", self.max_tokens.map(|n| n.0), least)?);
+        }
+        for (alias, value) in [
+            // For llama.cpp -1 is no limit, for Ollama -2 too.
+            ("n_predict", self.n_predict.map(|n| n.0).filter(|n| *n != -1)),
+            ("num_predict", self.num_predict.map(|n| n.0).filter(|n| ![-1, -2].contains(n))),
+            ("max_new_tokens", self.max_new_tokens.map(|n| n.0)),
+            ("max_output_tokens", self.max_output_tokens.map(|n| n.0)),
+        ] {
+            limit = same(alias, token_limit(alias, value, least)?, first, limit)?;
+        }
+        Ok(limit)
     }
 
     /// Checks every field and makes the draft of a request of them, without a prompt. `max_tokens` is given by the route, which knows
@@ -250,6 +286,7 @@ impl SharedBody {
             prompt_logprobs: sampling.prompt_logprobs.is_some(),
             echo: false,
             echoed_content: None,
+            functions: false,
             reasoning: None,
             echoed: None,
             return_token_ids: self.return_token_ids.unwrap_or(false),
@@ -263,9 +300,9 @@ impl SharedBody {
             sampling,
             max_tokens,
             default_max_tokens: None,
-            stop: stop_strings(self.stop)?,
+            stop: stop_strings(self.stop, self.stop_sequences)?,
             stop_patterns: stop_patterns(self.stop_regex)?,
-            bad_words: bad_words(self.bad_words)?,
+            bad_words: bad_words([("bad_words", self.bad_words), ("banned_strings", self.banned_strings)])?,
             include_stop: self.include_stop_str_in_output.unwrap_or(false),
             skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
             ignore_eos: self.ignore_eos.unwrap_or(false),
@@ -317,8 +354,8 @@ impl SharedBody {
             real("repetition_penalty", &self.repetition_penalty, penalty)?,
         )?;
         let defaults = rules.defaults;
-        let temperature =
-            rules.real("temperature", &self.temperature, LIMITS.temperature, defaults.temperature)?;
+        let asked = if self.do_sample == Some(false) { Some(0.into()) } else { self.temperature.take() };
+        let temperature = rules.real("temperature", &asked, LIMITS.temperature, defaults.temperature)?;
         let top_p = rules.real("top_p", &self.top_p, LIMITS.top_p, defaults.top_p)?;
         let min_p = rules.real("min_p", &self.min_p, LIMITS.min_p, defaults.min_p)?;
         let repetition_penalty =
@@ -327,9 +364,27 @@ impl SharedBody {
         let presence_penalty = rules.real("presence_penalty", asked, range, defaults.presence_penalty)?;
         let (asked, range) = (&self.frequency_penalty, LIMITS.frequency_penalty);
         let frequency_penalty = rules.real("frequency_penalty", asked, range, defaults.frequency_penalty)?;
-        let logit_bias = logit_bias(self.logit_bias.take(), limits)?;
+        let penalties = [repetition_penalty - 1.0, presence_penalty, frequency_penalty];
+        if int("repeat_last_n", self.repeat_last_n)?.is_some_and(|n| n != -1)
+            && penalties.iter().any(|penalty| *penalty != 0.0)
+        {
+            return Err(ApiError::unsupported(
+                "repeat_last_n",
+                "a penalty that looks back less than the whole reply",
+            ));
+        }
+        let mut logit_bias = logit_bias(self.logit_bias.take(), limits)?;
+        for (name, ids) in
+            [("suppress_tokens", self.suppress_tokens.take()), ("banned_tokens", self.banned_tokens.take())]
+        {
+            for Int(id) in ids.map(|list| list.0).unwrap_or_default() {
+                logit_bias.push((token_id(name, id, limits)?, LIMITS.logit_bias.low as f32));
+            }
+        }
         let stop_token_ids = stop_token_ids(self.stop_token_ids.take(), limits)?;
         let allowed_token_ids = allowed(self.allowed_token_ids.take(), limits)?;
+        let random_seed = int("random_seed", self.random_seed)?;
+        let seed = same("random_seed", random_seed, "seed", int("seed", self.seed)?)?;
         let top_k = int("top_k", self.top_k)?.map(|k| k.max(0) as f64);
         let top_k = rules.count("top_k", top_k, f64::from(defaults.top_k))?;
         let temperature = match temperature {
@@ -347,7 +402,7 @@ impl SharedBody {
             presence_penalty,
             frequency_penalty,
             logit_bias,
-            seed: self.seed.map_or_else(|| fastrand::u64(..), |s| s.0 as u64),
+            seed: seed.map_or_else(|| fastrand::u64(..), |seed| seed as u64),
             min_tokens,
             stop_token_ids,
             prompt_logprobs,
@@ -446,16 +501,22 @@ fn allowed(
     Ok(Some(Arc::new(TokenMask::of(&ids?))))
 }
 
-/// `bad_words`.
-fn bad_words(words: Option<List<String, MAX_BAD_WORDS>>) -> Result<Vec<String>, ApiError> {
-    let words = words.map(|list| list.0).unwrap_or_default();
-    match words.iter().position(|word| !(1..=MAX_BAD_WORD_BYTES).contains(&word.len())) {
-        Some(at) => Err(ApiError::invalid_value(
-            "bad_words",
-            format!("word {at} has {} bytes, allowed: 1 to {MAX_BAD_WORD_BYTES}", words[at].len()),
-        )),
-        None => Ok(words),
+/// `bad_words` and its other name.
+fn bad_words(
+    named: [(&'static str, Option<List<String, MAX_BAD_WORDS>>); 2],
+) -> Result<Vec<String>, ApiError> {
+    let mut all = Vec::new();
+    for (name, words) in named {
+        let words = words.map(|list| list.0).unwrap_or_default();
+        if let Some(at) = words.iter().position(|word| !(1..=MAX_BAD_WORD_BYTES).contains(&word.len())) {
+            return Err(ApiError::invalid_value(
+                name,
+                format!("word {at} has {} bytes, allowed: 1 to {MAX_BAD_WORD_BYTES}", words[at].len()),
+            ));
+        }
+        all.extend(words);
     }
+    Ok(all)
 }
 
 /// `stop_regex`.
@@ -519,15 +580,25 @@ pub(super) fn token_id(name: &'static str, id: i64, limits: &Limits) -> Result<u
     }
 }
 
-fn stop_strings(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
-    let stop = stop.map_or_else(Vec::new, Stop::texts);
+/// `stop` and its other name.
+fn stop_strings(stop: Option<Stop>, sequences: Option<Stop>) -> Result<Vec<String>, ApiError> {
+    let (name, stop) = match (stop.map(Stop::texts), sequences.map(Stop::texts)) {
+        (Some(stop), Some(sequences)) if stop != sequences => {
+            return Err(ApiError::invalid_value(
+                "stop",
+                "given together with `stop_sequences`; use one of them",
+            ));
+        }
+        (None, Some(sequences)) => ("stop_sequences", sequences),
+        (stop, _) => ("stop", stop.unwrap_or_default()),
+    };
     for (i, string) in stop.iter().enumerate() {
         if string.is_empty() {
-            return Err(ApiError::invalid_value("stop", format!("string {i} is empty")));
+            return Err(ApiError::invalid_value(name, format!("string {i} is empty")));
         }
         if string.len() > MAX_STOP_BYTES {
             return Err(ApiError::invalid_value(
-                "stop",
+                name,
                 format!("string {i} has {} bytes, at most {MAX_STOP_BYTES} are allowed", string.len()),
             ));
         }

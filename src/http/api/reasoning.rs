@@ -158,7 +158,8 @@ impl ReasoningBody {
             -1 => Budget::Unlimited,
             tokens => Budget::Tokens(tokens as u32),
         });
-        let by_effort = EFFORT_TOKENS.iter().find(|(name, _)| Some(*name) == effort).map(|(_, tokens)| *tokens);
+        let by_effort =
+            EFFORT_TOKENS.iter().find(|(name, _)| Some(*name) == effort).map(|(_, tokens)| *tokens);
         let little = if hidden { Some(LEAST_TOKENS) } else { by_effort };
         Ok(Reasoning {
             kwargs,
@@ -272,14 +273,24 @@ mod tests {
             (r#"{"reasoning_effort": "high", "thinking": {"type": "disabled"}}"#, BOTH, Some(false), None),
             (r#"{"thinking_token_budget": 64}"#, BOTH, None, Some(Budget::Tokens(64))),
             (r#"{"thinking_token_budget": -1}"#, BOTH, None, Some(Budget::Unlimited)),
-            (r#"{"thinking_budget": 64, "enable_thinking": true}"#, BOTH, Some(true), Some(Budget::Tokens(64))),
+            (
+                r#"{"thinking_budget": 64, "enable_thinking": true}"#,
+                BOTH,
+                Some(true),
+                Some(Budget::Tokens(64)),
+            ),
             (r#"{"thinking": false}"#, BOTH, Some(false), None),
             (r#"{"thinking": true, "think": true}"#, BOTH, Some(true), None),
             (r#"{"enable_thinking": false}"#, BOTH, Some(false), None),
             (r#"{"think": false}"#, BOTH, Some(false), None),
             (r#"{"think": "low"}"#, BOTH, Some(true), Some(Budget::Tokens(1024))),
             (r#"{"thinking": {"type": "enabled"}}"#, NEVER, None, None),
-            (r#"{"thinking": {"type": "enabled", "budget_tokens": 9}}"#, NEVER, None, Some(Budget::Tokens(9))),
+            (
+                r#"{"thinking": {"type": "enabled", "budget_tokens": 9}}"#,
+                NEVER,
+                None,
+                Some(Budget::Tokens(9)),
+            ),
             (
                 r#"{"thinking": {"type": "enabled", "budget_tokens": 9}, "reasoning_effort": "low"}"#,
                 ALWAYS,
@@ -318,12 +329,20 @@ mod tests {
         ] {
             let read = check(body, ALWAYS).unwrap();
             let kwargs = read.kwargs.as_ref().and_then(|kwargs| kwargs.get("thinking")?.as_bool());
-            assert_eq!((read.thinks, kwargs, read.include, read.inline), (Some(true), Some(true), false, false), "{body}");
+            assert_eq!(
+                (read.thinks, kwargs, read.include, read.inline),
+                (Some(true), Some(true), false, false),
+                "{body}"
+            );
             assert_eq!(read.budget, Some(Budget::Tokens(LEAST_TOKENS)), "{body}");
         }
         let budget = r#"{"thinking": {"type": "disabled"}, "thinking_token_budget": 9}"#;
         assert_eq!(check(budget, ALWAYS).unwrap().budget, Some(Budget::Tokens(9)));
-        for body in [r#"{"thinking": {"type": "adaptive"}}"#, r#"{"thinking": true}"#, r#"{"reasoning_effort": "high"}"#] {
+        for body in [
+            r#"{"thinking": {"type": "adaptive"}}"#,
+            r#"{"thinking": true}"#,
+            r#"{"reasoning_effort": "high"}"#,
+        ] {
             let read = check(body, NEVER).unwrap();
             assert_eq!((read.thinks, read.kwargs, read.include), (Some(false), None, true), "{body}");
         }

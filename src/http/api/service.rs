@@ -17,8 +17,8 @@ use super::tokenize::{DetokenizeAnswer, TokenizeAnswer, TokenizerInfo};
 use super::unknown::Unknown;
 use super::write::{self, TokenText};
 use super::{
-    ApiError, EventStream, HostedTools, Limits, ModelCard, UnknownFields, anthropic, chat, completions, responses,
-    tokenize,
+    ApiError, EventStream, HostedTools, Limits, ModelCard, UnknownFields, anthropic, chat, completions,
+    responses, tokenize,
 };
 use crate::generate::{EncodedPrompt, Generator, Prompt, Replies, SamplingDefaults, Share};
 use perigee_telemetry::Load;
@@ -306,7 +306,10 @@ impl Api {
         for name in unknown.names() {
             self.generator.metrics().record_ignored_field();
             if logged.len() < MAX_LOGGED_NAMES && logged.insert(name.to_owned()) {
-                tracing::warn!(field = name, "a part of a request is left out: nothing here reads it (said once per name)");
+                tracing::warn!(
+                    field = name,
+                    "a part of a request is left out: nothing here reads it (said once per name)"
+                );
             }
         }
         Some(header.into())

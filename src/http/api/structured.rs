@@ -48,6 +48,11 @@ pub(super) struct StructuredBody {
     /// What the reply must be; one such field per request.
     #[schemars(schema_with = "described::tags")]
     structural_tag: Option<Free>,
+    /// Ollama's way to ask for JSON: `json`, or a schema.
+    #[schemars(extend("anyOf" = [{"enum": ["json", "", null]}, {"type": "object"}]))]
+    format: Option<Free>,
+    /// Whether the reply must be a JSON object.
+    json_mode: Option<bool>,
 }
 
 /// Schemas of the fields whose form depends on what stands in them.
@@ -71,7 +76,9 @@ mod described {
         let closed = |kind: &str, required: &[&str], mut properties: Value| {
             properties["type"] = json!({"const": kind});
             let required = [&["type"], required].concat();
-            json!({"type": "object", "additionalProperties": false, "required": required, "properties": properties})
+            // Null is the same as leaving a member out.
+            let others = json!({"type": "null"});
+            json!({"type": "object", "additionalProperties": others, "required": required, "properties": properties})
         };
         let mut tags = tags(generator).to_value();
         tags["required"] = json!(["type", "structures", "triggers"]);
@@ -144,12 +151,33 @@ impl StructuredBody {
         if let Some(Free(value)) = self.structural_tag {
             asked.push(("structural_tag", tags("structural_tag", &value)?));
         }
-        if let [(first, _), (second, _), ..] = &asked[..] {
+        match self.format.map(|Free(format)| format) {
+            None => {}
+            Some(Value::String(word)) if word.is_empty() => {}
+            Some(Value::String(word)) if word == "json" => asked.push(("format", any_json())),
+            Some(Value::String(word)) => {
+                return Err(ApiError::unknown_value("format", &word, "json, or a JSON Schema"));
+            }
+            Some(value) => {
+                asked.push((
+                    "format",
+                    AnswerFormat::Json { schema: schema("format", &value)?, style: style.clone() },
+                ));
+            }
+        }
+        if self.json_mode == Some(true) {
+            asked.push(("json_mode", any_json()));
+        }
+        // Clients that serve several servers send one constraint under the name of each.
+        if let [(first, shape), others @ ..] = &asked[..]
+            && let Some((second, _)) = others.iter().find(|(_, other)| other != shape)
+        {
             return Err(ApiError::invalid_value(
                 *second,
-                format!("given together with `{first}`; use one of them"),
+                format!("given together with `{first}`, which asks for something else; use one of them"),
             ));
         }
+        asked.truncate(1);
         let Some((field, shape)) = asked.pop() else {
             return match whitespace {
                 Some(_) => Err(ApiError::invalid_value(
@@ -389,6 +417,18 @@ fn any_object() -> Value {
     serde_json::json!({"type": "object"})
 }
 
+fn any_json() -> AnswerFormat {
+    AnswerFormat::Json { schema: any_object(), style: JsonStyle::default() }
+}
+
+/// A choice among texts: at least one, and none is empty.
+fn choice(path: &str, texts: Vec<String>) -> Result<AnswerFormat, ApiError> {
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(ApiError::invalid_value(path, "at least one text is expected, and no text may be empty"));
+    }
+    Ok(AnswerFormat::Choice(texts))
+}
+
 /// A JSON Schema, perhaps as a string of JSON.
 pub(super) fn schema(path: &str, value: &Value) -> Result<Value, ApiError> {
     match value {
@@ -406,14 +446,6 @@ pub(super) fn schema(path: &str, value: &Value) -> Result<Value, ApiError> {
 
 fn object<'a>(path: &str, value: &'a Value) -> Result<&'a Map<String, Value>, ApiError> {
     value.as_object().ok_or_else(|| ApiError::invalid_type(path, "an object is expected"))
-}
-
-/// A choice, checked where nothing is generated too.
-fn choice(path: &str, texts: Vec<String>) -> Result<AnswerFormat, ApiError> {
-    if texts.is_empty() || texts.iter().any(String::is_empty) {
-        return Err(ApiError::invalid_value(path, "at least one text is needed, and none may be empty"));
-    }
-    Ok(AnswerFormat::Choice(texts))
 }
 
 fn texts(path: &str, value: &Value) -> Result<Vec<String>, ApiError> {
@@ -471,6 +503,20 @@ mod tests {
             ),
             (json!({"grammar": "root ::= \"a\""}), "grammar", AnswerFormat::Grammar("root ::= \"a\"".into())),
             (json!({"grammar": {"type": "regex", "value": "a"}}), "grammar", AnswerFormat::Regex("a".into())),
+            (json!({"format": "json"}), "format", json(object.clone())),
+            (json!({"format": {"a": 1}}), "format", json(json!({"a": 1}))),
+            (json!({"json_mode": true}), "json_mode", json(object.clone())),
+            // Regression: for old and new servers, one text under both names.
+            (
+                json!({"guided_grammar": "start: A", "structured_outputs": {"grammar": "start: A"}}),
+                "structured_outputs",
+                AnswerFormat::Grammar("start: A".into()),
+            ),
+            (
+                json!({"regex": "a+", "guided_regex": "a+", "structured_outputs": {"regex": "a+"}}),
+                "structured_outputs",
+                AnswerFormat::Regex("a+".into()),
+            ),
             (
                 json!({"structured_outputs": {"json_object": true}}),
                 "structured_outputs",
@@ -503,6 +549,7 @@ mod tests {
         }
         for body in [
             json!({}),
+            json!({"format": "", "json_mode": false}),
             json!({"response_format": {"type": "text"}}),
             json!({"structured_outputs": {}, "guided_json": null}),
         ] {
@@ -556,6 +603,10 @@ mod tests {
             (json!({"guided_choice": []}), "guided_choice"),
             (json!({"guided_choice": ["a", ""]}), "guided_choice"),
             (json!({"structured_outputs": {"choice": []}}), "structured_outputs.choice"),
+            (json!({"structured_outputs": {"choice": ["a", ""]}}), "structured_outputs.choice"),
+            (json!({"format": "yaml"}), "format"),
+            (json!({"format": 3}), "format"),
+            (json!({"guided_regex": "a+", "structured_outputs": {"regex": "b+"}}), "guided_regex"),
             (json!({"guided_whitespace_pattern": "x"}), "guided_whitespace_pattern"),
             (json!({"grammar": {"type": "xml", "value": 1}}), "grammar"),
             (json!({"structured_outputs": {"json": {}, "regex": "a"}}), "structured_outputs"),

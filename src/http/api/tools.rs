@@ -27,7 +27,9 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
 /// `tool_choice`.
 pub(super) fn choice_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"anyOf": [
-        {"enum": ["none", "auto", "required"]},
+        {"enum": ["none", "auto", "required", "any"]},
+        {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["none", "auto", "required", "any"]}}},
+        {"type": "object", "required": ["type", "name"], "properties": {"type": {"enum": ["tool", "function"]}, "name": {"type": "string"}}},
         {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"},
             "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}},
         {"type": "object", "required": ["type", "allowed_tools"], "properties": {"type": {"const": "allowed_tools"},
@@ -116,7 +118,8 @@ fn check_tool(
 
 /// The function whose fields stand in an object among others, its parameters in `schema`.
 pub(super) fn flat(tool: &Value, schema: &str) -> Value {
-    let fields = [("name", "name"), ("description", "description"), ("parameters", schema), ("strict", "strict")];
+    let fields =
+        [("name", "name"), ("description", "description"), ("parameters", schema), ("strict", "strict")];
     let given = fields.into_iter().filter(|(_, own)| !tool[*own].is_null());
     given.map(|(name, own)| (name.to_owned(), tool[own].clone())).collect::<Map<_, _>>().into()
 }
@@ -156,31 +159,49 @@ fn check_function(function: &Value, path: &str, schema: &str) -> Result<(), ApiE
     Ok(())
 }
 
-/// Reads `tool_choice`. Where the form is `flat`, what is chosen stands beside the type and not one level deeper.
+/// Reads `tool_choice`, in the words of any dialect. Where the form is `flat`, what is chosen stands beside the type and not one level
+/// deeper; the other form is taken too.
 pub(super) fn choice(choice: Option<Free>, flat: bool) -> Result<Option<ToolChoice>, ApiError> {
     let Some(Free(choice)) = choice else { return Ok(None) };
-    let below = |value: &'static str| if flat { &choice } else { &choice[value] };
-    match &choice {
-        Value::String(word) => match word.as_str() {
-            "none" => Ok(Some(ToolChoice::None)),
-            "auto" => Ok(Some(ToolChoice::Auto)),
-            "required" => Ok(Some(ToolChoice::Required)),
-            other => Err(ApiError::unknown_value(
+    let chosen = match &choice {
+        Value::String(word) => by_word(word).ok_or_else(|| {
+            ApiError::unknown_value(
                 "tool_choice",
-                other,
+                word,
                 "none, auto, required, or an object that names a function",
-            )),
-        },
+            )
+        })?,
         Value::Object(_) => match choice["type"].as_str() {
-            Some("function") => match (&below("function")["name"], flat) {
-                (Value::String(name), _) => Ok(Some(ToolChoice::Named(name.clone()))),
-                (_, true) => Err(ApiError::missing("tool_choice.name")),
-                (_, false) => Err(ApiError::missing("tool_choice.function.name")),
+            Some("function" | "tool") => {
+                let names = [&choice["function"]["name"], &choice["name"]];
+                let missing = if flat { "tool_choice.name" } else { "tool_choice.function.name" };
+                let name =
+                    names.into_iter().find_map(Value::as_str).ok_or_else(|| ApiError::missing(missing))?;
+                ToolChoice::Named(name.to_owned())
+            }
+            Some("allowed_tools") => match &choice["allowed_tools"] {
+                Value::Null if flat => allowed(&choice, "tool_choice")?,
+                tools => allowed(tools, "tool_choice.allowed_tools")?,
             },
-            Some("allowed_tools") => allowed(below("allowed_tools"), flat).map(Some),
-            _ => Err(ApiError::invalid_value("tool_choice.type", "allowed: function, allowed_tools")),
+            kind => kind.and_then(by_word).ok_or_else(|| {
+                ApiError::invalid_value(
+                    "tool_choice.type",
+                    "allowed: function, allowed_tools, auto, any, none",
+                )
+            })?,
         },
-        _ => Err(ApiError::invalid_type("tool_choice", "a string or an object is expected")),
+        _ => return Err(ApiError::invalid_type("tool_choice", "a string or an object is expected")),
+    };
+    Ok(Some(chosen))
+}
+
+/// The choice that a word alone makes; `any` is what Anthropic and Mistral call `required`.
+fn by_word(word: &str) -> Option<ToolChoice> {
+    match word {
+        "none" => Some(ToolChoice::None),
+        "auto" => Some(ToolChoice::Auto),
+        "required" | "any" => Some(ToolChoice::Required),
+        _ => None,
     }
 }
 
@@ -211,8 +232,7 @@ fn is_declared(name: &str, tools: &[Value]) -> Result<(), ApiError> {
 }
 
 /// `allowed_tools` of a choice: all tools stay declared, and these may be called.
-fn allowed(choice: &Value, flat: bool) -> Result<ToolChoice, ApiError> {
-    let path = if flat { "tool_choice" } else { "tool_choice.allowed_tools" };
+fn allowed(choice: &Value, path: &str) -> Result<ToolChoice, ApiError> {
     let required = match choice["mode"].as_str() {
         Some("auto") => false,
         Some("required") => true,
@@ -222,9 +242,9 @@ fn allowed(choice: &Value, flat: bool) -> Result<ToolChoice, ApiError> {
     let tools = tools
         .ok_or_else(|| ApiError::invalid_value(format!("{path}.tools"), "a list of functions is expected"))?;
     let name = |(index, tool): (usize, &Value)| {
-        let name = if flat { &tool["name"] } else { &tool["function"]["name"] };
-        let name = name.as_str().filter(|_| tool["type"] == "function").map(str::to_owned);
-        name.ok_or_else(|| {
+        let names = [&tool["function"]["name"], &tool["name"]].into_iter();
+        let name = names.filter(|_| tool["type"] == "function").find_map(Value::as_str);
+        name.map(str::to_owned).ok_or_else(|| {
             ApiError::invalid_value(format!("{path}.tools[{index}]"), "a function's name is expected")
         })
     };
@@ -232,7 +252,8 @@ fn allowed(choice: &Value, flat: bool) -> Result<ToolChoice, ApiError> {
     Ok(ToolChoice::Allowed { names: names?, required })
 }
 
-/// What the reply must be: what the request asks for itself, or the calls that it forces or wants `strict`.
+/// What the reply must be: what the request asks for itself, or the calls that it forces or wants `strict`. A format speaks of the
+/// answer's text: where calls are forced there is none, and where they are only narrowed the text is all that is left.
 pub(super) fn grammar(
     choice: &ToolChoice,
     tools: &[Value],
@@ -244,16 +265,10 @@ pub(super) fn grammar(
         ToolChoice::Required => ToolMode::Required,
         ToolChoice::Named(name) => ToolMode::Named(name.clone()),
         ToolChoice::Allowed { required: true, .. } => ToolMode::Required,
-        ToolChoice::Allowed { required: false, .. } => ToolMode::Auto,
+        ToolChoice::Allowed { required: false, .. } if structured.is_none() => ToolMode::Auto,
         ToolChoice::Auto if structured.is_none() && tools.iter().any(is_strict) => ToolMode::Auto,
-        ToolChoice::None | ToolChoice::Auto => return Ok(structured),
+        ToolChoice::None | ToolChoice::Auto | ToolChoice::Allowed { .. } => return Ok(structured),
     };
-    if let Some(structured) = structured {
-        return Err(ApiError::invalid_value(
-            structured.field,
-            "given together with a `tool_choice` that forces or narrows calls; use one of them",
-        ));
-    }
     let field = if *choice == ToolChoice::Auto { "tools" } else { "tool_choice" };
     let may_be_called = |tool: &&Value| match choice {
         ToolChoice::Allowed { names, .. } => names.iter().any(|name| tool["function"]["name"] == **name),
@@ -330,8 +345,52 @@ mod tests {
         let functions = vec![function("get_weather", false), function("note", true)];
         let calls = ToolCalls::new(functions, ToolMode::Auto, true).unwrap();
         assert_eq!((spec.field, spec.format), ("tools", AnswerFormat::Tools(calls)));
-        let both = grammar(&ToolChoice::Required, &tools, true, Some(forced)).unwrap_err();
-        assert!(both.message.contains("together"), "{}", both.message);
+    }
+
+    /// Regression: a format beside a forced call was a 400, and clients send both in every request.
+    #[test]
+    fn a_format_has_nothing_to_say_where_calls_are_forced() {
+        let tools = functions(weather()).unwrap();
+        let format = GrammarSpec { format: AnswerFormat::Regex("a".into()), field: "response_format" };
+        let narrowed = |required| ToolChoice::Allowed { names: vec!["get_weather".into()], required };
+        for (choice, calls) in [
+            (ToolChoice::Required, true),
+            (ToolChoice::Named("get_weather".into()), true),
+            (narrowed(true), true),
+            (narrowed(false), false),
+            (ToolChoice::Auto, false),
+            (ToolChoice::None, false),
+        ] {
+            let spec = grammar(&choice, &tools, true, Some(format.clone())).unwrap().unwrap();
+            assert_eq!(matches!(spec.format, AnswerFormat::Tools(_)), calls, "{choice:?}");
+            assert_eq!(spec == format, !calls, "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn choices_in_the_words_of_other_dialects() {
+        let tools = functions(weather()).unwrap();
+        let named = || ToolChoice::Named("get_weather".into());
+        let list = json!([{"type": "function", "name": "get_weather"}]);
+        for (given, meant) in [
+            (json!("any"), ToolChoice::Required),
+            (json!({"type": "auto"}), ToolChoice::Auto),
+            (json!({"type": "none"}), ToolChoice::None),
+            (json!({"type": "any"}), ToolChoice::Required),
+            (json!({"type": "required"}), ToolChoice::Required),
+            (json!({"type": "tool", "name": "get_weather"}), named()),
+            (json!({"type": "function", "name": "get_weather"}), named()),
+            (json!({"type": "function", "function": {"name": "get_weather"}}), named()),
+            (
+                json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": list}}),
+                ToolChoice::Allowed { names: vec!["get_weather".into()], required: false },
+            ),
+        ] {
+            for flat in [false, true] {
+                let found = choice(Some(Free(given.clone())), flat).unwrap();
+                assert_eq!(check_choice(found, &tools), Ok(meant.clone()), "{given}");
+            }
+        }
     }
 
     #[test]

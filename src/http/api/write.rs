@@ -143,7 +143,10 @@ pub(super) fn finish_reason(finish: &Finish) -> &'static str {
 
 /// Adds the public names of endings to a schema.
 pub(super) fn finish_reasons(schema: &mut Schema) {
-    schema.insert("enum".to_owned(), ["stop", "length", "tool_calls", "repetition"][..].into());
+    schema.insert(
+        "enum".to_owned(),
+        ["stop", "length", "tool_calls", "function_call", "repetition"][..].into(),
+    );
 }
 
 /// `tool_arguments`: what became of the arguments of each call; nothing where all are as the model wrote them.
@@ -173,15 +176,27 @@ impl<'a> From<&'a Finish> for StopReason<'a> {
     }
 }
 
-/// Appends `"finish_reason":...,"stop_reason":...`.
-pub(super) fn finish(out: &mut Vec<u8>, finish: &Finish) {
-    raw(out, "\"finish_reason\":");
-    string(out, finish_reason(finish));
-    member(out, "stop_reason", &StopReason::from(finish));
+impl<'a> StopReason<'a> {
+    /// `matched_stop`, SGLang's name for a text or a token that ended the reply.
+    pub(super) fn matched(finish: &'a Finish) -> Self {
+        match finish {
+            Finish::Repetition { .. } => Self::None,
+            other => Self::from(other),
+        }
+    }
 }
 
-/// Appends reasoning under its names: `"reasoning_content":...,"reasoning":...`.
-pub(super) fn reasoning(out: &mut Vec<u8>, field: ReasoningField, text: &str) {
+/// Appends `"finish_reason":...,"stop_reason":...,"matched_stop":...`. `reason` is the public name of the end.
+pub(super) fn finish(out: &mut Vec<u8>, reason: &str, finish: &Finish) {
+    raw(out, "\"finish_reason\":");
+    string(out, reason);
+    member(out, "stop_reason", &StopReason::from(finish));
+    member(out, "matched_stop", &StopReason::matched(finish));
+}
+
+/// Appends reasoning under its names: `"reasoning_content":...,"reasoning":...`; null where there is none, since clients read the
+/// member of every delta.
+pub(super) fn reasoning(out: &mut Vec<u8>, field: ReasoningField, text: Option<&str>) {
     let names: &[&str] = match field {
         ReasoningField::Both => &["\"reasoning_content\":", ",\"reasoning\":"],
         ReasoningField::ReasoningContent => &["\"reasoning_content\":"],
@@ -189,7 +204,10 @@ pub(super) fn reasoning(out: &mut Vec<u8>, field: ReasoningField, text: &str) {
     };
     for name in names {
         raw(out, name);
-        string(out, text);
+        match text {
+            Some(text) => string(out, text),
+            None => raw(out, "null"),
+        }
     }
 }
 
@@ -409,21 +427,24 @@ mod tests {
     #[test]
     fn endings() {
         for (end, expected) in [
-            (Finish::EndOfTurn, r#""finish_reason":"stop","stop_reason":null"#),
-            (Finish::StopToken(7), r#""finish_reason":"stop","stop_reason":7"#),
-            (Finish::StopString("\"".into()), r#""finish_reason":"stop","stop_reason":"\"""#),
-            (Finish::Length, r#""finish_reason":"length","stop_reason":null"#),
-            (Finish::ToolCalls, r#""finish_reason":"tool_calls","stop_reason":null"#),
+            (Finish::EndOfTurn, r#""finish_reason":"stop","stop_reason":null,"matched_stop":null"#),
+            (Finish::StopToken(7), r#""finish_reason":"stop","stop_reason":7,"matched_stop":7"#),
+            (
+                Finish::StopString("\"".into()),
+                r#""finish_reason":"stop","stop_reason":"\"","matched_stop":"\"""#,
+            ),
+            (Finish::Length, r#""finish_reason":"length","stop_reason":null,"matched_stop":null"#),
+            (Finish::ToolCalls, r#""finish_reason":"tool_calls","stop_reason":null,"matched_stop":null"#),
             (
                 Finish::Repetition { strict: false },
-                r#""finish_reason":"length","stop_reason":"repetition_detected""#,
+                r#""finish_reason":"length","stop_reason":"repetition_detected","matched_stop":null"#,
             ),
             (
                 Finish::Repetition { strict: true },
-                r#""finish_reason":"repetition","stop_reason":"repetition_detected""#,
+                r#""finish_reason":"repetition","stop_reason":"repetition_detected","matched_stop":null"#,
             ),
         ] {
-            assert_eq!(written(|out| finish(out, &end)), expected);
+            assert_eq!(written(|out| finish(out, finish_reason(&end), &end)), expected);
         }
     }
 

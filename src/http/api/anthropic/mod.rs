@@ -18,7 +18,6 @@ use super::call::Call;
 use super::conversation::{self, CommonBody, refuse_lists};
 use super::format::Kind;
 use super::json::{self, Both};
-use super::params::Stop;
 use super::reasoning::check_effort;
 use super::tools;
 use super::unknown::Unknown;
@@ -38,9 +37,6 @@ pub(super) struct MessagesBody {
     /// Stands before the conversation.
     #[schemars(schema_with = "described::system")]
     system: Option<Free>,
-    /// Texts that end the reply.
-    #[schemars(with = "Vec<String>")]
-    stop_sequences: Option<Stop>,
     /// Functions that may be called.
     #[schemars(extend("type" = "array", "items" = {"type": "object"}))]
     tools: Option<Free>,
@@ -139,7 +135,7 @@ pub(super) fn read_to_count(
 }
 
 fn checked(
-    Both(own, Both(mut reasoning, Both(mut shared, Both(foreign, structured)))): MessagesRequest,
+    Both(own, Both(mut reasoning, Both(shared, Both(foreign, structured)))): MessagesRequest,
     mut unknown: Unknown,
     limits: &Limits,
     defaults: &SamplingDefaults,
@@ -150,12 +146,6 @@ fn checked(
         return Err(ApiError::elsewhere("return_tokens_as_token_ids", "logprobs"));
     }
     let mut words = Vec::new();
-    if let Some(stop) = own.stop_sequences {
-        if shared.stop.replace(stop).is_some() {
-            return Err(both("stop", "stop_sequences"));
-        }
-        words.push(("stop", "stop_sequences"));
-    }
     let config = own.output_config.unwrap_or_default();
     if let Some(effort) = config.effort {
         check_effort("output_config.effort", Some(&effort))?;
@@ -168,7 +158,10 @@ fn checked(
             words.push(("reasoning_effort", "output_config.effort"));
         }
     }
-    if reasoning.thinking.as_ref().is_some_and(|thinking| thinking.r#type.is_none() && thinking.enabled.is_none())
+    if reasoning
+        .thinking
+        .as_ref()
+        .is_some_and(|thinking| thinking.r#type.is_none() && thinking.enabled.is_none())
     {
         return Err(ApiError::invalid_value("thinking.type", "allowed: enabled, adaptive, disabled"));
     }

@@ -121,7 +121,11 @@ fn refusals_name_the_place() {
         (json!({"messages": [], "mcp_servers": [{"url": "x"}]}), "mcp_servers"),
         (json!({"messages": [], "container": "c"}), "container"),
         (json!({"messages": [], "n": 2}), "n"),
-        (json!({"messages": [], "stop": "x", "stop_sequences": ["y"]}), "stop"),
+        (
+            json!({"messages": [{"role": "user", "content": "x"}], "stop": "x", "stop_sequences": ["y"]}),
+            "stop",
+        ),
+        (with("stop_sequences", json!([""])), "stop_sequences"),
         (json!({"messages": [], "output_config": {"effort": "some"}}), "output_config.effort"),
         (json!({"messages": [{"role": "user", "content": "x"}], "tools": {}}), "tools"),
         (

@@ -22,7 +22,7 @@ use super::tools;
 use super::unknown::Unknown;
 use super::values::{AnyValue, Free, Idle, Int, List, MAX_U32};
 use super::{ApiError, Limits};
-use crate::generate::SamplingDefaults;
+use crate::generate::{ChatPrompt, SamplingDefaults};
 
 pub(super) use answer::ResponsesAnswer;
 pub(super) use events::ItemEvents;
@@ -173,6 +173,11 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     call.score(logprobs);
     call.format.echoed = Some(echoed);
     Ok(Call { words, unknown, ..call })
+}
+
+/// The conversation of a chat request that has this route's `input`: some clients send one form to every URL.
+pub(super) fn conversation(instructions: Option<String>, input: Free) -> Result<ChatPrompt, ApiError> {
+    translate::turns(instructions, Some(input))
 }
 
 fn both(name: &str, other: &str) -> ApiError {
