@@ -137,6 +137,8 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "prompt_logprobs" => (none(), json!(1)),
         // Told by its range: nothing else waits here.
         "priority" => (none(), json!(1u64 << 40)),
+        "logprob_token_ids" => (scored, json!([100, 101])),
+        "parse_special" => (json!({"prompt": "<|im_end|>x"}), json!(true)),
         "cache_salt" => (none(), json!("a/b")),
         // Told by their types: they change how long a reply takes.
         "speculation" => (none(), json!("yes")),

@@ -228,6 +228,11 @@ pub(super) fn row_of(params: &SamplingParams, position: u64) -> SampleRow {
         mask: SampleRow::NO_MASK,
         forbidden: (0, 0),
         rule: Rule::Draw,
-        top: params.logprobs.map_or(SampleRow::NO_LOGPROBS, |top| top.min(SampleRow::MAX_TOP)),
+        top: match params.logprobs {
+            None => SampleRow::NO_LOGPROBS,
+            // Chosen ids are picked from the whole row.
+            Some(_) if !params.logprob_token_ids.is_empty() => SampleRow::MAX_TOP,
+            Some(top) => top.min(SampleRow::MAX_TOP),
+        },
     }
 }

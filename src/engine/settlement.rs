@@ -209,7 +209,13 @@ fn decide<'a>(
         Verdict::Stop { .. } => Some(FinishReason::Repetition),
         _ => None,
     };
-    let logprobs = live.params.logprobs.is_some().then(|| logprobs_of(outcome, outcomes));
+    let logprobs = live.params.logprobs.map(|top| {
+        let mut logprobs = logprobs_of(outcome, outcomes);
+        if !live.params.logprob_token_ids.is_empty() {
+            keep_chosen(&mut logprobs, top as usize, &live.params.logprob_token_ids);
+        }
+        logprobs
+    });
     live.guarded.push(EngineEvent::Token { id: token, logprobs }, verdict);
     Sampled { seq, tokens: std::slice::from_ref(&outcome.token.0), finish }
 }
@@ -219,6 +225,16 @@ fn fault_of(outcome: &RowOutcome) -> Option<RowFault> {
         return Some(RowFault::NonFinite);
     }
     outcome.flags.has(RowFlags::FLAT).then_some(RowFault::Flat)
+}
+
+/// Keeps the `top` most likely tokens of a whole row, and the tokens with these ids, ascending.
+fn keep_chosen(logprobs: &mut TokenLogprobs, top: usize, ids: &[u32]) {
+    let mut rank = 0;
+    logprobs.top.retain(|(id, _)| {
+        rank += 1;
+        rank <= top || ids.binary_search(id).is_ok()
+    });
+    logprobs.top.shrink_to_fit();
 }
 
 fn logprobs_of(outcome: &RowOutcome, outcomes: &Outcomes) -> TokenLogprobs {

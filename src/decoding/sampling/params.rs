@@ -35,6 +35,8 @@ pub struct SamplingParams {
     /// Number of most likely tokens reported per reply token, the whole row at most: `None` reports nothing, `Some(0)` the chosen token's
     /// logprob only.
     pub logprobs: Option<u32>,
+    /// Ids that are reported beside the most likely ones, ascending; only where `logprobs` is set.
+    pub logprob_token_ids: Vec<u32>,
     /// As `logprobs`, for prompt tokens.
     pub prompt_logprobs: Option<u32>,
     /// Rule that ends the reply's reasoning in time; `None` = no rule.
@@ -63,6 +65,7 @@ impl Default for SamplingParams {
             min_tokens: 0,
             stop_token_ids: Vec::new(),
             logprobs: None,
+            logprob_token_ids: Vec::new(),
             prompt_logprobs: None,
             block_rule: None,
             allowed_token_ids: None,

@@ -23,7 +23,11 @@ pub(crate) struct Call {
 
 impl Call {
     /// Asks for logprobs of the reply's tokens, with so many alternatives of each.
-    pub(super) fn score(&mut self, logprobs: Option<u32>) {
+    pub(super) fn score(&mut self, logprobs: Option<u32>) -> Result<(), ApiError> {
+        if logprobs.is_none() && !self.request.sampling.logprob_token_ids.is_empty() {
+            let message = "only allowed where logprobs of the reply are asked for";
+            return Err(ApiError::invalid_value("logprob_token_ids", message));
+        }
         self.format.logprobs = logprobs.is_some();
         self.request.sampling.logprobs = logprobs;
     }

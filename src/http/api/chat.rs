@@ -131,7 +131,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         limits,
         defaults,
     )?;
-    call.score(logprobs);
+    call.score(logprobs)?;
     call.format.echoed_content = echoed_content;
     call.format.functions = functions;
     Ok(Call { unknown, ..call })

@@ -86,7 +86,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         let message = format!("{count} prompts with n = {n} are more than {most} replies");
         return Err(ApiError::invalid_value("prompt", message));
     }
-    call.score(logprobs);
+    call.score(logprobs)?;
     (call.format.echo, call.request.echo) = (echo, echo);
     if let Some(top) = logprobs.filter(|_| echo) {
         let scored = &mut call.request.sampling.prompt_logprobs;

@@ -269,8 +269,14 @@ fn prompt_alone(body: &Value, required: &[&str]) -> Value {
 
 /// Shared fields that a route reads to refuse them when they ask for something.
 const RESPONSES_REFUSE: &[&str] = &["n", "best_of", "prompt_logprobs", "return_token_ids"];
-const MESSAGES_REFUSE: &[&str] =
-    &["n", "best_of", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"];
+const MESSAGES_REFUSE: &[&str] = &[
+    "n",
+    "best_of",
+    "logprob_token_ids",
+    "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+];
 
 #[cfg(test)]
 mod tests {

@@ -30,6 +30,8 @@ pub(super) const MAX_TOP_LOGPROBS: i64 = 100;
 /// Most bad words, and bytes in each.
 pub(super) const MAX_BAD_WORDS: usize = 128;
 const MAX_BAD_WORD_BYTES: usize = 256;
+/// Most tokens whose logprobs a request chooses.
+const MAX_LOGPROB_IDS: usize = 1024;
 /// Most parts of a prediction.
 const MAX_PREDICTION_PARTS: usize = 64;
 /// Most entries of `logit_bias` over all replies of a request: each has a copy.
@@ -122,6 +124,9 @@ pub(super) struct SharedBody {
     #[schemars(extend("enum" = ["left", "right", null]))]
     pub(super) truncation_side: Option<String>,
     /// -1: the whole vocabulary. Not together with `stream: true`.
+    /// Tokens that are among the alternatives of every token of the reply, whatever their rank; only where
+    /// logprobs are asked for.
+    pub(super) logprob_token_ids: Option<List<TokenId, MAX_LOGPROB_IDS>>,
     pub(super) prompt_logprobs: Option<TopCount>,
     /// Lower runs first.
     pub(super) priority: Option<Int<{ i32::MIN as i64 }, { i32::MAX as i64 }>>,
@@ -388,6 +393,7 @@ impl SharedBody {
         let top_k = int("top_k", self.top_k)?.map(|k| k.max(0) as f64);
         let top_k = rules.count("top_k", top_k, f64::from(defaults.top_k))?;
         let temperature = match temperature {
+        let logprob_token_ids = logprob_token_ids(self.logprob_token_ids.take(), limits)?;
             low if low > 0.0 && f64::from(low) < MIN_TEMPERATURE => MIN_TEMPERATURE as f32,
             other => other,
         };
@@ -408,6 +414,7 @@ impl SharedBody {
             prompt_logprobs,
             allowed_token_ids,
             max_tokens: max_tokens.unwrap_or(u32::MAX),
+            logprob_token_ids,
             ..SamplingParams::default()
         };
         sampling.validate().map_err(|e| {
@@ -572,6 +579,20 @@ fn stop_token_ids(ids: Option<List<TokenId, MAX_STOP_IDS>>, limits: &Limits) -> 
 /// A token id of the vocabulary.
 pub(super) fn token_id(name: &'static str, id: i64, limits: &Limits) -> Result<u32, ApiError> {
     match u32::try_from(id) {
+/// `logprob_token_ids`, ascending.
+fn logprob_token_ids(
+    ids: Option<List<TokenId, MAX_LOGPROB_IDS>>,
+    limits: &Limits,
+) -> Result<Vec<u32>, ApiError> {
+    let ids = ids.map(|list| list.0).unwrap_or_default().into_iter();
+    let ids: Result<Vec<u32>, ApiError> =
+        ids.map(|Int(id)| token_id("logprob_token_ids", id, limits)).collect();
+    let mut ids = ids?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
         Ok(id) if (id as usize) < limits.vocab_size => Ok(id),
         _ => {
             let last = limits.vocab_size.saturating_sub(1);
@@ -840,6 +861,7 @@ mod tests {
             (r#"{"bad_words": [""]}"#, "bad_words"),
             (r#"{"stop_regex": "("}"#, "stop_regex"),
             (r#"{"stop_regex": "a*"}"#, "stop_regex"),
+            (r#"{"logprob_token_ids": [512]}"#, "logprob_token_ids"),
             (r#"{"prompt_logprobs": 101}"#, "prompt_logprobs"),
             (r#"{"repeat_penalty": 1.5, "repetition_penalty": 1.2}"#, "repeat_penalty"),
             (r#"{"n": 0}"#, "n"),

@@ -320,7 +320,8 @@ impl Generator {
         let of_replies = || prompts.iter().map(reply).sum();
         let of_prompts = || prompts.iter().map(|prompt| prompt.tokens.len() * copies).sum();
         let field = if request.chat.is_some() { "top_logprobs" } else { "logprobs" };
-        refuse(field, request.sampling.logprobs, &of_replies)?;
+        let chosen = request.sampling.logprob_token_ids.len() as u32;
+        refuse(field, request.sampling.logprobs.map(|top| top.saturating_add(chosen)), &of_replies)?;
         refuse("prompt_logprobs", request.sampling.prompt_logprobs, &of_prompts)
     }
 

@@ -142,6 +142,9 @@ fn checked(
 ) -> Result<Call, ApiError> {
     own.refuse_unavailable()?;
     refuse_lists(&shared)?;
+    if shared.logprob_token_ids.as_ref().is_some_and(|ids| !ids.0.is_empty()) {
+        return Err(ApiError::elsewhere("logprob_token_ids", "logprobs"));
+    }
     if shared.return_tokens_as_token_ids == Some(true) {
         return Err(ApiError::elsewhere("return_tokens_as_token_ids", "logprobs"));
     }

@@ -170,7 +170,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         true => error.in_words(&[("reasoning_effort", "reasoning.effort")]),
         false => error,
     })?;
-    call.score(logprobs);
+    call.score(logprobs)?;
     call.format.echoed = Some(echoed);
     Ok(Call { words, unknown, ..call })
 }
