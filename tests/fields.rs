@@ -46,8 +46,10 @@ fn base(path: &str) -> Value {
         "/v1/chat/completions" | "/v1/messages" => {
             json!({"messages": messages, "thinking": instant, "temperature": 0, "max_tokens": 40})
         }
-        "/v1/messages/count_tokens" => json!({"messages": messages, "thinking": instant}),
-        "/v1/responses" => {
+        "/v1/messages/count_tokens" | "/v1/tokenizers/estimate-token-count" => {
+            json!({"messages": messages, "thinking": instant})
+        }
+        "/v1/responses" | "/v1/responses/input_tokens" => {
             json!({"input": QUESTION, "thinking": instant, "temperature": 0, "max_output_tokens": 40})
         }
         "/v1/completions" => json!({"prompt": "Perigee listens on port", "temperature": 0, "max_tokens": 40}),
@@ -60,6 +62,7 @@ fn base(path: &str) -> Value {
 /// Fields that stand in both requests, and the value that must make the difference.
 fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
     let path = route.strip_suffix("/render").unwrap_or(route);
+    let path = path.strip_suffix("/input_tokens").unwrap_or(path);
     let (responses, messages) = (path == "/v1/responses", path == "/v1/messages");
     let drawn = json!({"temperature": 2, "seed": 7});
     // One token over and over.
@@ -134,11 +137,11 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "skip_special_tokens" => (json!({"ignore_eos": true}), json!(false)),
         "truncate_prompt_tokens" => (none(), json!(3)),
         "truncation_side" => (json!({"truncate_prompt_tokens": 3}), json!("right")),
+        "logprob_token_ids" => (scored, json!([100, 101])),
+        "parse_special" => (json!({"prompt": "<|im_end|>x"}), json!(true)),
         "prompt_logprobs" => (none(), json!(1)),
         // Told by its range: nothing else waits here.
         "priority" => (none(), json!(1u64 << 40)),
-        "logprob_token_ids" => (scored, json!([100, 101])),
-        "parse_special" => (json!({"prompt": "<|im_end|>x"}), json!(true)),
         "cache_salt" => (none(), json!("a/b")),
         // Told by their types: they change how long a reply takes.
         "speculation" => (none(), json!("yes")),

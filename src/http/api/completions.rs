@@ -36,6 +36,9 @@ pub(super) struct CompletionBody {
     logprobs: Option<TopCount>,
     /// The prompt comes first in the text; with `logprobs` it is scored.
     echo: Option<bool>,
+    /// Whether names of special tokens in the prompt are these tokens: it was rendered elsewhere, and holds no
+    /// text that a stranger wrote.
+    parse_special: Option<bool>,
     /// Goes before `max_tokens`.
     max_completion_tokens: Option<Int<0, MAX_U32>>,
     #[schemars(skip)]
@@ -80,7 +83,10 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     }
     let logprobs = top_count("logprobs", own.logprobs, limits)?;
     let mut call = shared.draft(Kind::Completion, limits, defaults, max_tokens, SamplingMode::Instant)?;
-    let prompts = own.prompt.ok_or_else(|| ApiError::missing("prompt"))?.check(limits)?;
+    let mut prompts = own.prompt.ok_or_else(|| ApiError::missing("prompt"))?.check(limits)?;
+    if own.parse_special == Some(true) {
+        prompts.iter_mut().for_each(Prompt::recognise_specials);
+    }
     let (count, n, most) = (prompts.len(), call.request.n, limits.max_prompts);
     if count * n as usize > most {
         let message = format!("{count} prompts with n = {n} are more than {most} replies");

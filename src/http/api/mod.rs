@@ -12,6 +12,7 @@ mod completions;
 mod conversation;
 mod documents;
 mod error;
+mod counts;
 mod fleet;
 mod foreign;
 mod format;

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::anthropic::{CountTokensAnswer, MessagesAnswer, MessagesRequest};
 use super::chat::{ChatAnswer, ChatRequest};
 use super::completions::{CompletionAnswer, CompletionRequest};
+use super::counts::{InputTokensAnswer, TokenCountAnswer};
 use super::error::{ErrorBody, MessagesError};
 use super::fleet::{Loads, ModelInfo, ServerInfo};
 use super::json::Fields;
@@ -197,7 +198,8 @@ fn schemas() -> Value {
     answers
         .subschema_for::<(ChatAnswer<'_>, CompletionAnswer<'_>, ResponsesAnswer<'_>, MessagesAnswer<'_>)>();
     answers.subschema_for::<(CountTokensAnswer, RenderAnswer<'_>, TokenizeAnswer<'_>, DetokenizeAnswer)>();
-    answers.subschema_for::<(TokenizerInfo, ModelList<'_>, ServerInfo<'_>, ModelInfo<'_>, Loads)>();
+    answers.subschema_for::<(InputTokensAnswer, TokenCountAnswer)>();
+    answers.subschema_for::<(TokenizerInfo<'_>, ModelList<'_>, ServerInfo<'_>, ModelInfo<'_>, Loads)>();
     for (name, schema) in generator.take_definitions(false).into_iter().chain(answers.take_definitions(true))
     {
         schemas[name] = schema;
@@ -241,8 +243,9 @@ fn allow_null(schema: &mut Value) {
 
 /// The same body where nothing is generated: most of its fields are checked and change nothing.
 fn prompt_alone(body: &Value, required: &[&str]) -> Value {
-    const OF_THE_PROMPT: [&str; 14] = [
+    const OF_THE_PROMPT: [&str; 15] = [
         "prompt",
+        "parse_special",
         "input",
         "messages",
         "model",

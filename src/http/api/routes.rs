@@ -61,8 +61,8 @@ pub enum Handler {
     Reply(Kind),
     /// Renders the prompts of a route that generates.
     Render(Kind),
-    /// `/v1/messages/count_tokens`.
-    CountTokens,
+    /// Counts the prompt tokens of a route that generates.
+    CountTokens(Kind),
     /// `/tokenize`.
     Tokenize,
     /// `/detokenize`.
@@ -153,11 +153,12 @@ const RESPONSE: &str = r#"{"input": "What is 2 + 3?", "max_output_tokens": 256}"
 const MESSAGE: &str = r#"{"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 256}"#;
 const MESSAGE_PROMPT: &str = r#"{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}"#;
 const RENDERS: &str = "The prompt of a conversation and its token ids; nothing is generated.";
+const COUNTS: &str = "How many tokens a conversation has; nothing is generated.";
 const METRICS: &str =
     "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.";
 
 /// Every route, in the order of the document.
-pub static ROUTES: [Route; 30] = [
+pub static ROUTES: [Route; 32] = [
     post("/v1/chat/completions", Handler::Reply(Kind::Chat))
         .about(Heading::Chat, "The model's turn in a conversation.")
         .takes("ChatRequest", CHAT)
@@ -186,10 +187,18 @@ pub static ROUTES: [Route; 30] = [
         .about(Heading::Chat, "The model's turn, in the words of Anthropic's Messages API.")
         .takes("MessagesRequest", MESSAGE)
         .gives(Content::Reply("MessagesAnswer")),
-    post("/v1/messages/count_tokens", Handler::CountTokens)
-        .about(Heading::Chat, "How many tokens a conversation has.")
+    post("/v1/messages/count_tokens", Handler::CountTokens(Kind::Messages))
+        .about(Heading::Chat, COUNTS)
         .takes("CountTokensRequest", MESSAGE_PROMPT)
         .gives(Content::Json("CountTokensAnswer")),
+    post("/v1/responses/input_tokens", Handler::CountTokens(Kind::Responses))
+        .about(Heading::Chat, COUNTS)
+        .takes("RenderResponsesRequest", RESPONSE)
+        .gives(Content::Json("InputTokensAnswer")),
+    post("/v1/tokenizers/estimate-token-count", Handler::CountTokens(Kind::Chat))
+        .about(Heading::Chat, COUNTS)
+        .takes("RenderRequest", CHAT_PROMPT)
+        .gives(Content::Json("TokenCountAnswer")),
     post("/v1/completions", Handler::Reply(Kind::Completion))
         .about(Heading::Text, "Text that goes on from a prompt.")
         .takes("CompletionRequest", COMPLETION)
@@ -334,7 +343,7 @@ impl Route {
     /// Whether requests and errors have the shape of Anthropic's API.
     pub fn is_anthropic(&self) -> bool {
         use Handler::{CountTokens, Render, Reply};
-        matches!(self.handler, Reply(Kind::Messages) | Render(Kind::Messages) | CountTokens)
+        matches!(self.handler, Reply(Kind::Messages) | Render(Kind::Messages) | CountTokens(Kind::Messages))
     }
 
     /// Whether the route's requests have a line in the log.

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::anthropic::{CountTokensAnswer, MessagesAnswer};
+use super::anthropic::MessagesAnswer;
 use super::call::Call;
 use super::chat::ChatAnswer;
 use super::completions::CompletionAnswer;
+use super::counts::counted;
 use super::fleet::{Loads, ModelInfo, ServerInfo};
 use super::format::Kind;
 use super::render::rendered;
@@ -99,12 +100,18 @@ impl Api {
         Self { generator, request_timeout, unknown_fields, hosted_tools, body_limit: 0, card, logged }
     }
 
-    /// `/v1/messages/count_tokens`.
-    pub async fn count_tokens(&self, body: RequestBody, summary: &mut Summary) -> Result<Answer, ApiError> {
-        let (prompts, _) = self.prompts(body, summary, anthropic::read_to_count).await?;
+    /// The number of prompt tokens of a route that generates, and nothing is generated.
+    pub async fn count_tokens(
+        &self,
+        kind: Kind,
+        body: RequestBody,
+        summary: &mut Summary,
+    ) -> Result<Answer, ApiError> {
+        let read = if kind == Kind::Messages { anthropic::read_to_count } else { reader(kind) };
+        let (prompts, _) = self.prompts(body, summary, read).await?;
         let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         summary.usage.prompt_tokens = count;
-        Ok(Answer::Json(write::document(&CountTokensAnswer { input_tokens: count })))
+        Ok(Answer::Json(counted(kind, count)))
     }
 
     /// A route that generates. `request_id` is used for the answer's id unless the body names one.
@@ -296,7 +303,8 @@ impl Api {
     /// `/tokenizer_info`.
     pub fn tokenizer_info(&self) -> Vec<u8> {
         let facts = self.generator.facts();
-        write::document(&TokenizerInfo::of(self.generator.tokenizer(), facts.max_model_len))
+        let (tokenizer, template) = (self.generator.tokenizer(), self.generator.chat_template());
+        write::document(&TokenizerInfo::of(tokenizer, template, facts.max_model_len))
     }
 
     /// Counts unknown names, logs the new ones, and gives them as the answer's header has them.

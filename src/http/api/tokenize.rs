@@ -1,5 +1,7 @@
 //! `/tokenize`, `/detokenize` and `/tokenizer_info`: the vocabulary over HTTP.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +13,7 @@ use super::values::{Free, Idle, Int, List, TokenId};
 use super::{ApiError, Limits};
 use super::{reasoning, tools};
 use crate::generate::Prompt;
-use perigee_text::Tokenizer;
+use perigee_text::{ChatTemplate, Tokenizer};
 
 /// Most ids of one `/detokenize`.
 const MAX_IDS: usize = 4_194_304;
@@ -32,6 +34,9 @@ pub(super) struct TokenizeBody {
     /// Variables of the chat template; `thinking` switches reasoning.
     #[schemars(extend("type" = "object"))]
     chat_template_kwargs: Option<Free>,
+    /// Whether names of special tokens in `prompt` are these tokens: it was rendered elsewhere, and holds no
+    /// text that a stranger wrote.
+    parse_special: Option<bool>,
     /// Whether the answer has the text of each token too.
     return_token_strs: Option<bool>,
     /// Functions that may be called.
@@ -77,9 +82,15 @@ pub(super) fn read_tokenize(body: &[u8], limits: &Limits) -> Result<TokenizeCall
                     return Err(ApiError::invalid_value(name, "only allowed together with `messages`"));
                 }
             }
-            Prompt::Text(text)
+            match body.parse_special {
+                Some(true) => Prompt::Rendered(text),
+                _ => Prompt::Text(text),
+            }
         }
         (None, messages) => {
+            if body.parse_special.is_some() {
+                return Err(ApiError::invalid_value("parse_special", "only allowed together with `prompt`"));
+            }
             let mut prompt = messages::check(messages)?;
             messages::end(&mut prompt, body.continue_final_message, body.add_generation_prompt)?;
             prompt.tools = tools::check(body.tools, limits.hosted_tools, &mut unknown)?;
@@ -124,7 +135,7 @@ pub(super) fn read_detokenize(body: &[u8], limits: &Limits) -> Result<Detokenize
 
 /// The answer of `/tokenizer_info`: what evaluation harnesses read before they trust a remote tokenizer.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct TokenizerInfo {
+pub(super) struct TokenizerInfo<'a> {
     tokenizer_class: &'static str,
     vocab_size: usize,
     model_max_length: usize,
@@ -134,11 +145,11 @@ pub(super) struct TokenizerInfo {
     unk_token: Option<String>,
     add_bos_token: bool,
     clean_up_tokenization_spaces: bool,
-    chat_template: (),
+    chat_template: Cow<'a, str>,
 }
 
-impl TokenizerInfo {
-    pub(super) fn of(tokenizer: &Tokenizer, max_model_len: usize) -> Self {
+impl<'a> TokenizerInfo<'a> {
+    pub(super) fn of(tokenizer: &Tokenizer, template: &'a ChatTemplate, max_model_len: usize) -> Self {
         use perigee_text::markers;
         let named = |name: &str| tokenizer.special_id(name).map(|_| name.to_owned());
         let eos = tokenizer
@@ -156,7 +167,7 @@ impl TokenizerInfo {
             unk_token: named(markers::UNK),
             add_bos_token: false,
             clean_up_tokenization_spaces: false,
-            chat_template: (),
+            chat_template: template.source(),
         }
     }
 }

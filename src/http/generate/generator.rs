@@ -625,6 +625,11 @@ impl Generator {
         &self.text.tokenizer
     }
 
+    /// The template of the model's conversations.
+    pub fn chat_template(&self) -> &ChatTemplate {
+        &self.text.template
+    }
+
     /// Whether the model sees images.
     pub fn sees(&self) -> bool {
         self.seeing.is_some()
@@ -666,11 +671,15 @@ impl ModelText {
             num_calls: 0,
             images: Vec::new(),
         };
+        let specials = match prompt {
+            Prompt::Rendered(_) => Specials::Recognised,
+            _ => Specials::AsText,
+        };
         match prompt {
-            Prompt::Text(text) => {
+            Prompt::Text(text) | Prompt::Rendered(text) => {
                 let tokens = self
                     .tokenizer
-                    .encode(&text, Specials::AsText)
+                    .encode(&text, specials)
                     .map_err(|e| GenerateError::Tokenize(e.to_string()))?;
                 Ok(plain(tokens, if echo { text } else { String::new() }))
             }
@@ -754,7 +763,7 @@ impl Prompt {
     /// Approximate bytes of text to render, tokenize and, with `echo`, decode.
     fn text_bytes(&self, echo: bool) -> usize {
         match self {
-            Prompt::Text(text) => text.len(),
+            Prompt::Text(text) | Prompt::Rendered(text) => text.len(),
             Prompt::Tokens(tokens) if echo => tokens.len() * TOKEN_BYTES,
             Prompt::Tokens(_) => 0,
             Prompt::Chat(chat) => {

@@ -18,10 +18,21 @@ use perigee_text::{ReplyStart, StopPatterns};
 pub enum Prompt {
     /// Text, tokenized without markers: `<|im_end|>` in the text stays text.
     Text(String),
+    /// Text that a chat template wrote elsewhere: `<|im_end|>` in the text is the token of this name.
+    Rendered(String),
     /// Token ids, used as given: no token is added or re-encoded.
     Tokens(Vec<u32>),
     /// A conversation for the chat template.
     Chat(ChatPrompt),
+}
+
+impl Prompt {
+    /// Reads names of special tokens in a text as these tokens.
+    pub fn recognise_specials(&mut self) {
+        if let Self::Text(text) = self {
+            *self = Self::Rendered(std::mem::take(text));
+        }
+    }
 }
 
 /// A conversation and how to render it.

@@ -35,9 +35,9 @@ pub(super) async fn run(
             let body = read(headers, incoming, shared, log).await?;
             api()?.render(kind, body, &mut log.summary).await.map(Reply::from)
         }
-        Handler::CountTokens => {
+        Handler::CountTokens(kind) => {
             let body = read(headers, incoming, shared, log).await?;
-            api()?.count_tokens(body, &mut log.summary).await.map(Reply::from)
+            api()?.count_tokens(kind, body, &mut log.summary).await.map(Reply::from)
         }
         Handler::Tokenize => {
             let body = read(headers, incoming, shared, log).await?;

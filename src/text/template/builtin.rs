@@ -93,6 +93,12 @@ pub(super) fn format_variable(family: Family) -> Value {
     ])
 }
 
+/// The template of one family, which needs no variables beyond the usual ones.
+pub(super) fn source(family: Family) -> String {
+    let format = serde_json::to_string(&format_variable(family)).unwrap_or_default();
+    format!("{{%- set format = {format} -%}}{TEMPLATE}")
+}
+
 /// The family's template; reads `format` besides the usual variables.
 pub(super) const TEMPLATE: &str = r##"
 {%- macro body(message) -%}

@@ -8,6 +8,7 @@ mod jinja;
 mod sentinel;
 mod tool_declaration;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use family::{Family, family_of};
@@ -218,6 +219,15 @@ impl ChatTemplate {
     /// The built-in family, or `None` for a template from a file.
     pub fn family(&self) -> Option<Family> {
         self.family
+    }
+
+    /// The jinja source, for rendering elsewhere. That of a built-in template begins with the values of its
+    /// family.
+    pub fn source(&self) -> Cow<'_, str> {
+        match self.family {
+            None => Cow::Borrowed(&self.source),
+            Some(family) => Cow::Owned(builtin::source(family)),
+        }
     }
 
     /// Whether the template can write this text: its source, or the format of a built-in family,

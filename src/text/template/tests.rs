@@ -452,3 +452,24 @@ fn cost() {
         }
     }
 }
+
+/// What `/tokenizer_info` hands out renders elsewhere what is rendered here.
+#[test]
+fn a_built_in_template_needs_nothing_but_its_source() {
+    let messages = json!([
+        {"role": "user", "content": "Q"},
+        {"role": "assistant", "content": "A", "reasoning_content": "r", "tool_calls": [
+            {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "functions.f:0", "content": [{"type": "image"}]}
+    ]);
+    for family in [Family::K2Instruct, Family::K2Thinking, Family::K25, Family::K26, Family::K27Code] {
+        let built_in = ChatTemplate::built_in(family, &NANO);
+        let elsewhere = ChatTemplate::from_jinja(&built_in.source(), &NANO).unwrap();
+        let text = |template: &ChatTemplate| {
+            template.render(messages.as_array().unwrap(), &RenderOptions::default()).unwrap().text()
+        };
+        assert_eq!(text(&elsewhere), text(&built_in), "{family:?}");
+    }
+    let own = "{{ messages[0].content }}";
+    assert_eq!(ChatTemplate::from_jinja(own, &NANO).unwrap().source(), own);
+}
