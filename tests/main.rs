@@ -8,6 +8,7 @@ mod certificate;
 mod chat;
 mod client;
 mod clients;
+mod codex;
 mod compilations;
 mod compose;
 mod config;

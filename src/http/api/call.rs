@@ -19,6 +19,8 @@ pub(crate) struct Call {
     pub(super) words: Words,
     /// Names that no reader knows.
     pub(super) unknown: Unknown,
+    /// Whether the oldest turns are left out of a conversation that is too long.
+    pub(super) drop_oldest: bool,
 }
 
 impl Call {
@@ -30,6 +32,7 @@ impl Call {
         }
         self.format.logprobs = logprobs.is_some();
         self.request.sampling.logprobs = logprobs;
+        Ok(())
     }
 
     /// Checks fields of the route together with those of all routes.

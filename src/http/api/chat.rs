@@ -1,5 +1,7 @@
 //! `/v1/chat/completions`: the request's fields and the whole answer.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,7 +18,7 @@ use super::responses;
 use super::tools;
 use super::values::{AnyValue, Free, Int, MAX_U32};
 use super::write::{self, Applied, ChatLogprobs, PromptLogprobs, StopReason, TokenText, Usage};
-use super::{ApiError, Limits};
+use super::{ApiError, Limits, client_tools};
 use crate::generate::{self, FullReply, ReasoningField, Replies, SamplingDefaults};
 
 /// The fields that only chat has. What is not described is read only to be refused when it asks for something.
@@ -75,10 +77,11 @@ pub(super) type ChatRequest = Both<ChatBody, CommonBody>;
 
 /// Reads and checks a request.
 pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (Both(own, common), mut unknown) = json::read::<ChatRequest>(body, limits)?;
+    let (Both(mut own, common), mut unknown) = json::read::<ChatRequest>(body, limits)?;
     let Both(mut reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     reasoning.routed = own.reasoning;
+    let client_tools = client_tools::take_custom(&mut own.tools, &mut own.tool_choice)?;
     let functions = own.functions.is_some();
     let (older_tools, older_choice) = older(own.functions, own.function_call)?;
     let tools = either(("tools", own.tools), ("functions", older_tools))?;
@@ -134,6 +137,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     call.score(logprobs)?;
     call.format.echoed_content = echoed_content;
     call.format.functions = functions;
+    call.format.client_tools = client_tools;
     Ok(Call { unknown, ..call })
 }
 
@@ -261,9 +265,19 @@ struct Message<'a> {
 struct ToolCall<'a> {
     id: &'a str,
     #[serde(rename = "type")]
-    #[schemars(extend("const" = "function"))]
+    #[schemars(extend("enum" = ["function", "custom"]))]
     kind: &'a str,
-    function: Function<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<Function<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    custom: Option<Custom<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Custom<'a> {
+    name: &'a str,
+    input: Cow<'a, str>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -321,15 +335,25 @@ impl<'a> Message<'a> {
             refusal: (),
             reasoning_content: named(ReasoningField::Reasoning),
             reasoning: named(ReasoningField::ReasoningContent),
-            tool_calls: said.calls.iter().filter(|_| !format.functions).map(ToolCall::of).collect(),
+            tool_calls: said
+                .calls
+                .iter()
+                .filter(|_| !format.functions)
+                .map(|call| ToolCall::of(format, call))
+                .collect(),
             function_call: said.calls.first().filter(|_| format.functions).map(Function::of),
         }
     }
 }
 
 impl<'a> ToolCall<'a> {
-    fn of(call: &'a generate::ToolCall) -> Self {
-        Self { id: &call.id, kind: "function", function: Function::of(call) }
+    fn of(format: &Format, call: &'a generate::ToolCall) -> Self {
+        let generate::ToolCall { id, name, arguments } = call;
+        if format.client_tools.is_custom(name) {
+            let custom = Custom { name, input: client_tools::input_of(arguments) };
+            return Self { id, kind: "custom", function: None, custom: Some(custom) };
+        }
+        Self { id, kind: "function", function: Some(Function::of(call)), custom: None }
     }
 }
 

@@ -3,6 +3,7 @@
 //! The role comes with the first text, never earlier, so that a client's time to first token is the time to its first token.
 
 use super::ApiError;
+use super::client_tools::input_of;
 use super::format::{Format, Kind};
 use super::guard;
 use super::write::{self, LogprobArrays, Position, TokenText, Usage, echoed};
@@ -41,6 +42,8 @@ struct ChoiceState {
     /// Whether a chunk of this choice has left.
     begun: bool,
     arrays: LogprobArrays,
+    /// The call of a custom tool that is under way: its index, and the arguments so far.
+    custom: Option<(usize, String)>,
 }
 
 impl ChoiceEvents {
@@ -94,6 +97,7 @@ impl ChoiceEvents {
 
     /// The end of a choice.
     fn finished(&mut self, out: &mut Vec<u8>, source: Source<'_>, choice: usize, finish: &Finish) {
+        self.end_custom(out, source, choice);
         // What is echoed stands in a chunk of its own where nothing else was said.
         if self.is_chat && !self.choices[choice].begun && source.format.echoed_content.is_some() {
             self.chat(out, source, choice, &[], &[], &[]);
@@ -219,6 +223,14 @@ impl ChoiceEvents {
             self.end_delta(out, source, choice, tokens.take(), logprobs);
         }
         for piece in calls() {
+            match (piece, &mut self.choices[choice].custom) {
+                // The input is made of the whole arguments.
+                (ReplyPiece::Arguments { text, .. }, Some((_, arguments))) => {
+                    arguments.push_str(text);
+                    continue;
+                }
+                _ => self.end_custom(out, source, choice),
+            }
             self.begin_delta(out, choice);
             if !self.choices[choice].begun {
                 write::raw(out, ",\"content\":null,");
@@ -235,9 +247,13 @@ impl ChoiceEvents {
                     write::number(out, *index as u64);
                     write::raw(out, ",\"id\":");
                     write::string(out, id);
-                    write::raw(out, ",\"type\":\"function\",\"function\":{\"name\":");
+                    let is_custom = source.format.client_tools.is_custom(name);
+                    let (kind, input) =
+                        if is_custom { ("custom", "input") } else { ("function", "arguments") };
+                    write::raw(out, &format!(",\"type\":\"{kind}\",\"{kind}\":{{\"name\":"));
                     write::string(out, name);
-                    write::raw(out, ",\"arguments\":\"\"}}]");
+                    write::raw(out, &format!(",\"{input}\":\"\"}}}}]"));
+                    self.choices[choice].custom = is_custom.then(|| (*index, String::new()));
                 }
                 ReplyPiece::Arguments { index, text } => {
                     write::number(out, *index as u64);
@@ -249,6 +265,18 @@ impl ChoiceEvents {
             }
             self.end_delta(out, source, choice, tokens.take(), &[]);
         }
+    }
+
+    /// Gives the input of the custom tool's call that ends here.
+    fn end_custom(&mut self, out: &mut Vec<u8>, source: Source<'_>, choice: usize) {
+        let Some((index, arguments)) = self.choices[choice].custom.take() else { return };
+        self.begin_delta(out, choice);
+        write::raw(out, "\"tool_calls\":[{\"index\":");
+        write::number(out, index as u64);
+        write::raw(out, ",\"custom\":{\"input\":");
+        write::string(out, &input_of(&arguments));
+        write::raw(out, "}}]");
+        self.end_delta(out, source, choice, None, &[]);
     }
 
     /// Everything up to the fields of a chat chunk's delta; the role stands in the first.
@@ -313,7 +341,7 @@ fn function_call(out: &mut Vec<u8>, piece: &ReplyPiece) {
             write::string(out, text);
             write::raw(out, "}");
         }
-        ReplyPiece::Reasoning(_) | ReplyPiece::Content(_) => write::raw(out, "}"),
+        _ => write::raw(out, "}"),
     }
 }
 

@@ -181,6 +181,22 @@ impl ApiError {
         .param(param)
     }
 
+    /// 400: what another server would have to run or to read, where the operator refuses it.
+    pub(super) fn hosted(place: &str) -> Self {
+        let message = format!(
+            "`{place}`: this server runs no hosted tools and reads nothing that they left behind \
+             (server.hosted_tools); send the request without it"
+        );
+        Self::new(400, "invalid_request_error", "unsupported_parameter", message).param(place)
+    }
+
+    /// 404: an item of an input that is stored nowhere.
+    pub(super) fn unknown_item(path: &str, id: &str) -> Self {
+        let shown: String = id.chars().take(MAX_SHOWN_CHARS).collect();
+        let message = format!("`{path}`: item with id `{shown}` not found; send the item itself");
+        Self::new(404, "not_found_error", "item_not_found", message).param(path)
+    }
+
     /// 400: no field has this name, and unknown ones are refused. `meant` is a known name that is nearly this one.
     pub(super) fn unknown_field(name: &str, meant: Option<&str>) -> Self {
         let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde_json::{Map, Value};
 
+use super::client_tools::ClientTools;
 use super::write;
 use crate::generate::{Applied, Finish, ReasoningField};
 
@@ -41,6 +42,8 @@ pub(super) struct Format {
     pub(super) functions: bool,
     /// Under which names reasoning is given; `None` leaves it out.
     pub(super) reasoning: Option<ReasoningField>,
+    /// The client's form of the tools that are not plain functions.
+    pub(super) client_tools: ClientTools,
     /// What `/v1/responses` repeats of its request.
     pub(super) echoed: Option<Map<String, Value>>,
     pub(super) return_token_ids: bool,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::history::OpenCalls;
 use super::values::{Free, Idle, List, TextOr};
-use super::{ApiError, documents, history, images};
+use super::{ApiError, client_tools, documents, history, images};
 use crate::generate::ChatPrompt;
 
 /// Most messages of a conversation.
@@ -209,7 +209,8 @@ impl Message {
             message.insert("tool_call_id".into(), id.into());
         }
         if role == "assistant" {
-            if let Some(Free(calls)) = self.tool_calls {
+            if let Some(Free(mut calls)) = self.tool_calls {
+                client_tools::plain_calls(&mut calls);
                 message.insert("tool_calls".into(), open.begin(calls, &format!("{path}.tool_calls"))?);
             } else if let Some(Free(call)) = self.function_call {
                 let calls = json!([{"function": call}]);

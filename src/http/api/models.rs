@@ -46,9 +46,10 @@ impl ModelCard {
     }
 
     /// The list of all names. `reasons`: whether the model can think before it answers.
-    pub(super) fn list(&self, reasons: bool, sees: bool) -> ModelList<'_> {
+    /// `for_codex`: whether Codex asks, which names its version.
+    pub(super) fn list(&self, reasons: bool, sees: bool, for_codex: bool) -> ModelList<'_> {
         let data = self.names.iter().map(|name| self.entry(name, reasons, sees)).collect();
-        ModelList { object: "list", data }
+        ModelList { object: "list", data, models: for_codex.then_some([]) }
     }
 
     /// One name's entry.
@@ -77,6 +78,9 @@ pub(super) struct ModelList<'a> {
     #[schemars(extend("const" = "list"))]
     object: &'a str,
     data: Vec<Model<'a>>,
+    /// Codex's own list, whose entries are its presets of models: there are none here. Only where it asks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    models: Option<[(); 0]>,
 }
 
 /// The answer of `/v1/models/{name}`.

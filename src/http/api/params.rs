@@ -9,6 +9,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Number;
 
 use super::call::Call;
+use super::client_tools::ClientTools;
 use super::format::{Format, Kind};
 use super::guard::{self, PatternFields};
 use super::unknown::Unknown;
@@ -29,9 +30,9 @@ const MAX_STOP_IDS: usize = 256;
 pub(super) const MAX_TOP_LOGPROBS: i64 = 100;
 /// Most bad words, and bytes in each.
 pub(super) const MAX_BAD_WORDS: usize = 128;
-const MAX_BAD_WORD_BYTES: usize = 256;
 /// Most tokens whose logprobs a request chooses.
 const MAX_LOGPROB_IDS: usize = 1024;
+const MAX_BAD_WORD_BYTES: usize = 256;
 /// Most parts of a prediction.
 const MAX_PREDICTION_PARTS: usize = 64;
 /// Most entries of `logit_bias` over all replies of a request: each has a copy.
@@ -123,10 +124,10 @@ pub(super) struct SharedBody {
     /// Which end of the prompt `truncate_prompt_tokens` drops.
     #[schemars(extend("enum" = ["left", "right", null]))]
     pub(super) truncation_side: Option<String>,
-    /// -1: the whole vocabulary. Not together with `stream: true`.
     /// Tokens that are among the alternatives of every token of the reply, whatever their rank; only where
     /// logprobs are asked for.
     pub(super) logprob_token_ids: Option<List<TokenId, MAX_LOGPROB_IDS>>,
+    /// -1: the whole vocabulary. Not together with `stream: true`.
     pub(super) prompt_logprobs: Option<TopCount>,
     /// Lower runs first.
     pub(super) priority: Option<Int<{ i32::MIN as i64 }, { i32::MAX as i64 }>>,
@@ -293,6 +294,7 @@ impl SharedBody {
             echoed_content: None,
             functions: false,
             reasoning: None,
+            client_tools: ClientTools::default(),
             echoed: None,
             return_token_ids: self.return_token_ids.unwrap_or(false),
             tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),
@@ -332,6 +334,7 @@ impl SharedBody {
             request,
             words: &[],
             unknown: Unknown::default(),
+            drop_oldest: false,
         })
     }
 
@@ -390,10 +393,10 @@ impl SharedBody {
         let allowed_token_ids = allowed(self.allowed_token_ids.take(), limits)?;
         let random_seed = int("random_seed", self.random_seed)?;
         let seed = same("random_seed", random_seed, "seed", int("seed", self.seed)?)?;
+        let logprob_token_ids = logprob_token_ids(self.logprob_token_ids.take(), limits)?;
         let top_k = int("top_k", self.top_k)?.map(|k| k.max(0) as f64);
         let top_k = rules.count("top_k", top_k, f64::from(defaults.top_k))?;
         let temperature = match temperature {
-        let logprob_token_ids = logprob_token_ids(self.logprob_token_ids.take(), limits)?;
             low if low > 0.0 && f64::from(low) < MIN_TEMPERATURE => MIN_TEMPERATURE as f32,
             other => other,
         };
@@ -411,10 +414,10 @@ impl SharedBody {
             seed: seed.map_or_else(|| fastrand::u64(..), |seed| seed as u64),
             min_tokens,
             stop_token_ids,
+            logprob_token_ids,
             prompt_logprobs,
             allowed_token_ids,
             max_tokens: max_tokens.unwrap_or(u32::MAX),
-            logprob_token_ids,
             ..SamplingParams::default()
         };
         sampling.validate().map_err(|e| {
@@ -576,9 +579,6 @@ fn stop_token_ids(ids: Option<List<TokenId, MAX_STOP_IDS>>, limits: &Limits) -> 
     ids.into_iter().map(|Int(id)| token_id("stop_token_ids", id, limits)).collect()
 }
 
-/// A token id of the vocabulary.
-pub(super) fn token_id(name: &'static str, id: i64, limits: &Limits) -> Result<u32, ApiError> {
-    match u32::try_from(id) {
 /// `logprob_token_ids`, ascending.
 fn logprob_token_ids(
     ids: Option<List<TokenId, MAX_LOGPROB_IDS>>,
@@ -593,6 +593,9 @@ fn logprob_token_ids(
     Ok(ids)
 }
 
+/// A token id of the vocabulary.
+pub(super) fn token_id(name: &'static str, id: i64, limits: &Limits) -> Result<u32, ApiError> {
+    match u32::try_from(id) {
         Ok(id) if (id as usize) < limits.vocab_size => Ok(id),
         _ => {
             let last = limits.vocab_size.saturating_sub(1);
@@ -858,10 +861,10 @@ mod tests {
             (r#"{"n": 129}"#, "n"),
             (r#"{"allowed_token_ids": []}"#, "allowed_token_ids"),
             (r#"{"allowed_token_ids": [512]}"#, "allowed_token_ids"),
+            (r#"{"logprob_token_ids": [512]}"#, "logprob_token_ids"),
             (r#"{"bad_words": [""]}"#, "bad_words"),
             (r#"{"stop_regex": "("}"#, "stop_regex"),
             (r#"{"stop_regex": "a*"}"#, "stop_regex"),
-            (r#"{"logprob_token_ids": [512]}"#, "logprob_token_ids"),
             (r#"{"prompt_logprobs": 101}"#, "prompt_logprobs"),
             (r#"{"repeat_penalty": 1.5, "repetition_penalty": 1.2}"#, "repeat_penalty"),
             (r#"{"n": 0}"#, "n"),

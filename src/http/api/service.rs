@@ -21,13 +21,17 @@ use super::{
     ApiError, EventStream, HostedTools, Limits, ModelCard, UnknownFields, anthropic, chat, completions,
     responses, tokenize,
 };
-use crate::generate::{EncodedPrompt, Generator, Prompt, Replies, SamplingDefaults, Share};
+use crate::generate::{
+    EncodedPrompt, GenerateError, GenerateRequest, Generator, Prompt, Replies, SamplingDefaults, Share,
+};
 use perigee_telemetry::Load;
 
 /// Most unknown names that get a line in the log of their own.
 const MAX_LOGGED_NAMES: usize = 256;
 /// Bodies larger than this are parsed on a blocking thread, and answers that may be larger are written on one.
 const INLINE_BODY_BYTES: usize = 64 * 1024;
+/// Most times that a conversation is cut before it is too long for good.
+const MAX_CUTS: usize = 16;
 /// Bytes of an id in an answer, with its comma.
 const ID_BYTES: usize = 7;
 /// Bytes of a token's text in an answer, the longest aside.
@@ -140,7 +144,7 @@ impl Api {
         request_id: &str,
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
-        let Call { model, stream, request_id: own_id, mut format, mut request, .. } = call;
+        let Call { model, stream, request_id: own_id, mut format, mut request, drop_oldest, .. } = call;
         summary.request_id.clone_from(&own_id);
         format.model = self.card.resolve(model.as_deref())?;
         format.created = unix_seconds();
@@ -154,7 +158,10 @@ impl Api {
         if !self.request_timeout.is_zero() {
             request.deadline = Some(Instant::now() + self.request_timeout);
         }
-        let replies = self.generator.generate(request).await;
+        let replies = match drop_oldest {
+            true => self.generate_shortened(request).await,
+            false => self.generator.generate(request).await,
+        };
         let replies = replies.map_err(|error| ApiError::in_dialect(format.kind, error))?;
         drop(hold);
         let tokenizer = self.generator.tokenizer().clone();
@@ -178,9 +185,33 @@ impl Api {
         Ok(Answer::Json(body))
     }
 
-    /// `/v1/models`.
-    pub fn models(&self) -> Vec<u8> {
-        write::document(&self.card.list(self.reasons(), self.generator.sees()))
+    /// Generates for a conversation whose oldest turns are left out until the rest fits into the context.
+    async fn generate_shortened(&self, request: GenerateRequest) -> Result<Replies, GenerateError> {
+        let mut kept = request.clone();
+        let mut result = self.generator.generate(request).await;
+        for _ in 0..MAX_CUTS {
+            let (
+                Err(GenerateError::TooLong { prompt_tokens, max_tokens, max_model_len }),
+                [Prompt::Chat(chat)],
+            ) = (&result, &mut kept.prompts[..])
+            else {
+                break;
+            };
+            let needed = prompt_tokens + max_tokens.unwrap_or(1) as usize;
+            let share = needed.saturating_sub(*max_model_len) as f64 / *prompt_tokens as f64;
+            if !responses::drop_oldest(chat, share) {
+                break;
+            }
+            result = self.generator.generate(kept.clone()).await;
+        }
+        result
+    }
+
+    /// `/v1/models`; `query`: that of the URL.
+    pub fn models(&self, query: Option<&str>) -> Vec<u8> {
+        let mut names = query.unwrap_or_default().split('&').filter_map(|pair| pair.split('=').next());
+        let for_codex = names.any(|name| name == "client_version");
+        write::document(&self.card.list(self.reasons(), self.generator.sees(), for_codex))
     }
 
     /// `/v1/models/NAME`.

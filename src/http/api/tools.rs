@@ -9,7 +9,7 @@ use super::{ApiError, HostedTools};
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, ToolCalls, ToolFunction, ToolMode};
 
 /// Most tools of one request.
-const MAX_TOOLS: usize = 1024;
+pub(super) const MAX_TOOLS: usize = 1024;
 /// Most bytes of a function's name.
 const MAX_NAME_BYTES: usize = 256;
 
@@ -21,7 +21,11 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
     let kind = json!({"const": "function"});
     let nested = json!({"type": "object", "required": ["type", "function"], "properties": {"type": kind, "function": function}});
     function["properties"]["type"] = kind;
-    json_schema!({"type": "array", "maxItems": MAX_TOOLS, "items": {"anyOf": [nested, function]}})
+    let custom = json!({"type": "object", "required": ["type", "custom"], "properties": {
+        "type": {"const": "custom"}, "custom": {"type": "object", "required": ["name"], "properties": {
+            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
+            "format": {"type": "object"}}}}});
+    json_schema!({"type": "array", "maxItems": MAX_TOOLS, "items": {"anyOf": [nested, function, custom]}})
 }
 
 /// `tool_choice`.

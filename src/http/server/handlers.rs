@@ -13,6 +13,7 @@ use crate::api::{self, ApiError, Handler, RequestBody, Route};
 pub(super) async fn run(
     route: &Route,
     path: &str,
+    query: Option<&str>,
     headers: &HeaderMap,
     incoming: Incoming,
     shared: &Shared,
@@ -48,7 +49,7 @@ pub(super) async fn run(
             api()?.detokenize(body, &mut log.summary).await.map(Reply::from)
         }
         Handler::TokenizerInfo => json(api()?.tokenizer_info()),
-        Handler::Models => json(api()?.models()),
+        Handler::Models => json(api()?.models(query)),
         Handler::Model => json(api()?.model(&path::decoded(path, route.parameter(path))?)?),
         Handler::ServerInfo => json(api()?.server_info()),
         Handler::ModelInfo => json(api()?.model_info()),

@@ -54,7 +54,7 @@ pub(super) async fn answer(
     let gzip = accept::gzip(&head.headers);
     let result = match admitted {
         Ok(route) => tokio::select! {
-            result = handlers::run(route, &path, &head.headers, incoming, &shared, &mut log) => result,
+            result = handlers::run(route, &path, head.uri.query(), &head.headers, incoming, &shared, &mut log) => result,
             () = shared.cut() => Err(ApiError::shutdown()),
         },
         Err(error) => {

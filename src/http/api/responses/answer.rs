@@ -131,8 +131,9 @@ fn output(format: &Format, show: &TokenText<'_>, reply: &FullReply) -> Vec<Value
         output.push(items::message(&id, Some((&said.content, scores))));
     }
     for call in &said.calls {
-        let id = items::id(format, "fc", output.len());
-        output.push(items::call(&id, &call.id, &call.name, Some(&call.arguments)));
+        let tool = format.client_tools.of(&call.name);
+        let id = items::id(format, items::call_prefix(tool.kind), output.len());
+        output.push(items::call(&id, &call.id, &tool, Some(&call.arguments)));
     }
     if let Some(last) = output.last_mut().filter(|_| reply.finish.is_cut()) {
         items::cut(last);

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::client_tools::{ClientTool, ToolKind, input_of};
 use super::super::format::Format;
 use super::super::write::TokenText;
 use super::super::{ApiError, write};
@@ -14,7 +15,7 @@ use crate::generate::{ArgumentsForm, Finish, ReplyPiece, TokenLogprobs, Usage};
 enum Open {
     Reasoning,
     Message,
-    Call { call_id: String, name: String },
+    Call { call_id: String, tool: ClientTool },
 }
 
 /// A stream's state.
@@ -60,11 +61,17 @@ impl ItemEvents {
                     self.grow(out, "response.output_text.delta", text, std::mem::take(&mut scores));
                 }
                 ReplyPiece::Call { id, name, .. } => {
-                    self.add(out, format, Open::Call { call_id: id.clone(), name: name.clone() }, "fc");
+                    let tool = format.client_tools.of(name);
+                    let prefix = items::call_prefix(tool.kind);
+                    self.add(out, format, Open::Call { call_id: id.clone(), tool }, prefix);
                 }
-                ReplyPiece::Arguments { text, .. } => {
-                    self.grow(out, "response.function_call_arguments.delta", text, Vec::new());
-                }
+                ReplyPiece::Arguments { text, .. } => match &self.open {
+                    Some((Open::Call { tool, .. }, _)) if tool.kind == ToolKind::Function => {
+                        self.grow(out, "response.function_call_arguments.delta", text, Vec::new());
+                    }
+                    // Other forms are made of the whole arguments.
+                    _ => self.text.push_str(text),
+                },
             }
         }
     }
@@ -155,10 +162,19 @@ impl ItemEvents {
                 let data = with(json!({"content_index": 0, "text": text, "logprobs": scores}));
                 self.event(out, "response.output_text.done", data);
             }
-            Open::Call { name, .. } => {
-                let data = with(json!({"name": name, "arguments": text}));
-                self.event(out, "response.function_call_arguments.done", data);
-            }
+            Open::Call { tool, .. } => match tool.kind {
+                ToolKind::Function => {
+                    let data = with(json!({"name": tool.name, "arguments": text}));
+                    self.event(out, "response.function_call_arguments.done", data);
+                }
+                ToolKind::Custom => {
+                    let input = input_of(&text);
+                    let name = "response.custom_tool_call_input";
+                    self.event(out, &format!("{name}.delta"), with(json!({"delta": input})));
+                    self.event(out, &format!("{name}.done"), with(json!({"input": input})));
+                }
+                ToolKind::Search => {}
+            },
         }
         if let Some(part) = part(&open, &text, scores.clone()) {
             self.event(out, "response.content_part.done", with(json!({"content_index": 0, "part": part})));
@@ -190,7 +206,7 @@ fn item(open: &Open, id: &str, said: Option<(&str, Vec<Value>)>) -> Value {
     match open {
         Open::Reasoning => items::reasoning(id, text),
         Open::Message => items::message(id, said),
-        Open::Call { call_id, name } => items::call(id, call_id, name, text),
+        Open::Call { call_id, tool } => items::call(id, call_id, tool, text),
     }
 }
 

@@ -3,6 +3,7 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
+use super::super::client_tools::{ClientTool, ToolKind, input_of};
 use super::super::format::Format;
 use super::super::write::{self, TokenText};
 use crate::generate::TokenLogprobs;
@@ -10,7 +11,7 @@ use crate::generate::TokenLogprobs;
 /// What all kinds of items have.
 pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "array", "minItems": 1, "items": {"type": "object", "required": ["id", "type", "status"], "properties": {
-        "id": {"type": "string"}, "type": {"enum": ["message", "reasoning", "function_call"]},
+        "id": {"type": "string"}, "type": {"enum": ["message", "reasoning", "function_call", "custom_tool_call", "tool_search_call"]},
         "status": {"enum": ["completed", "incomplete"]}}}})
 }
 
@@ -41,9 +42,42 @@ pub(super) fn message(id: &str, said: Option<(&str, Vec<Value>)>) -> Value {
     json!({"id": id, "type": "message", "role": "assistant", "status": status, "content": content})
 }
 
-pub(super) fn call(id: &str, call_id: &str, name: &str, arguments: Option<&str>) -> Value {
-    json!({"id": id, "type": "function_call", "status": status(arguments.is_some()), "call_id": call_id, "name": name,
-        "arguments": arguments.unwrap_or("")})
+/// The prefix of a call's id.
+pub(super) fn call_prefix(kind: ToolKind) -> &'static str {
+    match kind {
+        ToolKind::Function => "fc",
+        ToolKind::Custom => "ctc",
+        ToolKind::Search => "tsc",
+    }
+}
+
+/// A call in the form of the client's tool. `arguments`: those of the function that the model called.
+pub(super) fn call(id: &str, call_id: &str, tool: &ClientTool, arguments: Option<&str>) -> Value {
+    let (status, text) = (status(arguments.is_some()), arguments.unwrap_or(""));
+    let mut item = match tool.kind {
+        ToolKind::Function => json!({"id": id, "type": "function_call", "status": status, "call_id": call_id,
+            "name": tool.name, "arguments": text}),
+        ToolKind::Custom => {
+            json!({"id": id, "type": "custom_tool_call", "status": status, "call_id": call_id,
+            "name": tool.name, "input": input_of(text)})
+        }
+        ToolKind::Search => {
+            json!({"id": id, "type": "tool_search_call", "status": status, "call_id": call_id,
+            "execution": "client", "arguments": search_arguments(text)})
+        }
+    };
+    if let Some(namespace) = &tool.namespace {
+        item["namespace"] = namespace.as_str().into();
+    }
+    item
+}
+
+/// The object that the arguments are; what is none is given as it stands.
+fn search_arguments(text: &str) -> Value {
+    match text {
+        "" => json!({}),
+        text => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+    }
 }
 
 pub(super) fn text_part(text: &str, scores: Vec<Value>) -> Value {

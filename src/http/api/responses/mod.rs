@@ -6,7 +6,9 @@
 mod answer;
 mod events;
 mod items;
+mod tools;
 mod translate;
+mod truncation;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
@@ -18,14 +20,16 @@ use super::format::Kind;
 use super::json::{self, Both};
 use super::params::{SharedBody, TopCount, top_count};
 use super::structured::response_format;
-use super::tools;
+use super::tools::{check_choice, choice};
 use super::unknown::Unknown;
 use super::values::{AnyValue, Free, Idle, Int, List, MAX_U32};
-use super::{ApiError, Limits};
+use super::{ApiError, HostedTools, Limits};
 use crate::generate::{ChatPrompt, SamplingDefaults};
+use tools::Tools;
 
 pub(super) use answer::ResponsesAnswer;
 pub(super) use events::ItemEvents;
+pub(super) use truncation::drop_oldest;
 
 /// What errors of the walk call the fields here.
 const WORDS: &[(&str, &str)] =
@@ -76,8 +80,8 @@ pub(super) struct ResponsesBody {
     include: Option<List<String, 64>>,
     /// Only together with `include: ["message.output_text.logprobs"]`; -1: the whole vocabulary.
     top_logprobs: Option<TopCount>,
-    /// Only `disabled`.
-    #[schemars(extend("enum" = ["disabled", null]))]
+    /// `auto`: the oldest turns are left out of an input that is too long.
+    #[schemars(extend("enum" = ["auto", "disabled", null]))]
     truncation: Option<String>,
     #[expect(dead_code, reason = "accepted, and means nothing")]
     max_tool_calls: Option<Idle>,
@@ -109,16 +113,32 @@ fn described_input(_: &mut SchemaGenerator) -> Schema {
             "type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}}},
         {"type": "object", "required": ["type", "image_url"], "properties": {
             "type": {"const": "input_image"}, "image_url": {"type": "string"}, "detail": {"enum": ["auto", "low", "high"]}}}]}}]});
-    let item = json!({"anyOf": [
+    let string = json!({"type": "string"});
+    let item = |kind: &str, fields: &[(&str, &Value)]| {
+        let mut properties = json!({"type": {"const": kind}});
+        for (name, schema) in fields {
+            properties[name] = (*schema).clone();
+        }
+        let required: Vec<&str> = ["type"].into_iter().chain(fields.iter().map(|field| field.0)).collect();
+        json!({"type": "object", "required": required, "properties": properties})
+    };
+    let output =
+        ("output", &json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}));
+    let arguments = ("arguments", &json!({"anyOf": [{"type": "string"}, {"type": "object"}]}));
+    let (call_id, name) = (("call_id", &string), ("name", &string));
+    let any = json!({"anyOf": [
         {"type": "object", "required": ["role", "content"], "properties": {
             "type": {"const": "message"}, "role": {"enum": ["system", "developer", "user", "assistant"]}, "content": content}},
-        {"type": "object", "required": ["type", "call_id", "name", "arguments"], "properties": {
-            "type": {"const": "function_call"}, "call_id": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"}}},
-        {"type": "object", "required": ["type", "call_id", "output"], "properties": {
-            "type": {"const": "function_call_output"}, "call_id": {"type": "string"}, "output": {"type": "string"}}},
-        {"type": "object", "required": ["type"], "properties": {"type": {"const": "reasoning"}}},
+        item("function_call", &[call_id, name, arguments]),
+        item("function_call_output", &[call_id, output]),
+        item("custom_tool_call", &[call_id, name, ("input", &string)]),
+        item("custom_tool_call_output", &[call_id, output]),
+        item("reasoning", &[]),
+        // Of hosted tools, of another server's memory, or of a later version of the API.
+        {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "pattern": "^(?!message$|item_reference$|additional_tools$|.*_(call|output)$)"},
+            "role": {"type": "null"}, "content": {"type": "null"}}},
     ]});
-    json_schema!({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": item}]})
+    json_schema!({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": any}]})
 }
 
 /// Reads and checks a request.
@@ -133,6 +153,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     unknown.check(limits.unknown_fields, &[])?;
     let logprobs = own.logprobs(limits)?;
     let echoed = own.echoed(&shared, defaults);
+    let drop_oldest = own.truncation.as_deref() == Some("auto");
     if let Some(effort) = effort {
         if reasoning.reasoning_effort.is_some() {
             return Err(both("reasoning_effort", "reasoning.effort"));
@@ -147,9 +168,16 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     }
     let format = format.map(|format| response_format("text.format", &format, true)).transpose()?.flatten();
     let structured = structured.check(format.map(|shape| ("text.format", shape)))?;
-    let mut prompt = translate::turns(own.instructions, own.input)?;
-    prompt.tools = translate::declared(own.tools)?;
-    let choice = tools::check_choice(tools::choice(own.tool_choice, true)?, &prompt.tools)?;
+    let mut tools = Tools::default();
+    tools.declare(&super::tools::entries(own.tools)?, "tools")?;
+    let mut prompt = translate::turns(own.instructions, own.input, &mut tools)?;
+    let Tools { functions, client, hosted, advice } = tools;
+    if let (HostedTools::Refuse, Some(place)) = (limits.hosted_tools, hosted.first()) {
+        return Err(ApiError::hosted(place));
+    }
+    hosted.iter().chain(&advice).for_each(|place| unknown.add(place));
+    prompt.tools = functions;
+    let choice = check_choice(choice(translate::choice(own.tool_choice), true)?, &prompt.tools)?;
     let parallel_calls = own.parallel_tool_calls.unwrap_or(true);
     // Errors speak of the limit by the name that the client gave it.
     let words = if shared.max_tokens.is_some() { &WORDS[..2] } else { WORDS };
@@ -172,12 +200,13 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     })?;
     call.score(logprobs)?;
     call.format.echoed = Some(echoed);
-    Ok(Call { words, unknown, ..call })
+    call.format.client_tools = client;
+    Ok(Call { words, unknown, drop_oldest, ..call })
 }
 
 /// The conversation of a chat request that has this route's `input`: some clients send one form to every URL.
 pub(super) fn conversation(instructions: Option<String>, input: Free) -> Result<ChatPrompt, ApiError> {
-    translate::turns(instructions, Some(input))
+    translate::turns(instructions, Some(input), &mut Tools::default())
 }
 
 fn both(name: &str, other: &str) -> ApiError {
@@ -199,9 +228,8 @@ impl ResponsesBody {
             return Err(ApiError::unsupported("background", "answering in the background"));
         }
         match self.truncation.as_deref() {
-            None | Some("disabled") => {}
-            Some("auto") => return Err(ApiError::unsupported("truncation", "leaving out items")),
-            Some(_) => return Err(ApiError::invalid_value("truncation", "allowed: disabled")),
+            None | Some("auto" | "disabled") => {}
+            Some(_) => return Err(ApiError::invalid_value("truncation", "allowed: auto, disabled")),
         }
         if self.metadata.as_ref().is_some_and(|metadata| !metadata.0.is_object()) {
             return Err(ApiError::invalid_type("metadata", "an object is expected"));
@@ -268,7 +296,7 @@ impl ResponsesBody {
             "tools": free(&self.tools, json!([])),
             "top_logprobs": self.top_logprobs.map_or(0, |top| top.0),
             "top_p": number(&shared.top_p, defaults.top_p),
-            "truncation": "disabled",
+            "truncation": self.truncation.as_deref().unwrap_or("disabled"),
         });
         match fields {
             Value::Object(fields) => fields,

@@ -1,7 +1,8 @@
 use serde_json::{Value, json};
 
 use super::super::call::Call;
-use super::super::{ApiError, Limits};
+use super::super::client_tools::{ClientTool, ToolKind};
+use super::super::{ApiError, HostedTools, Limits};
 use super::read;
 use crate::generate::{Prompt, SamplingDefaults};
 use perigee_text::grammar::AnswerFormat;
@@ -103,7 +104,22 @@ fn refusals_name_the_place() {
         ),
         (json!({"input": [{"type": "item_reference", "id": "x"}]}), "input[0]"),
         (json!({"input": [{"type": "function_call", "name": "f"}]}), "input[0].call_id"),
-        (with("tools", json!([{"type": "web_search"}])), "tools[0].type"),
+        (json!({"input": [{"type": "note", "role": "user", "content": "x"}]}), "input[0]"),
+        (json!({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}), "input[0].input"),
+        (json!({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}), "input[0].arguments"),
+        (json!({"input": [{"type": "additional_tools"}]}), "input[0].tools"),
+        (with("tools", json!([{"name": "f"}])), "tools[0].type"),
+        (with("tools", json!([{"type": "namespace", "tools": []}])), "tools[0].name"),
+        (with("tools", json!([{"type": "namespace", "name": "n"}])), "tools[0].tools"),
+        (
+            with("tools", json!([{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}])),
+            "tools[0].tools[0].name",
+        ),
+        (with("tools", json!([{"type": "custom"}])), "tools[0].name"),
+        (
+            with("tools", json!([{"type": "function", "name": "f"}, {"type": "custom", "name": "f"}])),
+            "tools[1].name",
+        ),
         (with("tools", json!([{"type": "function", "name": "a b"}])), "tools[0].name"),
         (
             with("tool_choice", json!({"type": "allowed_tools", "mode": "auto", "tools": []})),
@@ -124,7 +140,7 @@ fn refusals_name_the_place() {
         (with("top_logprobs", json!(1)), "top_logprobs"),
         (with("include", json!(["everything"])), "include[0]"),
         (with("metadata", json!([null])), "metadata"),
-        (with("truncation", json!("auto")), "truncation"),
+        (with("truncation", json!("some")), "truncation"),
         (with("reasoning", json!({"effort": "some"})), "reasoning.effort"),
         (with("reasoning", json!({"effort": 1})), "reasoning.effort"),
         (with("reasoning_effort", json!("some")), "reasoning_effort"),
@@ -146,4 +162,134 @@ fn unknown_members_are_named() {
     );
     let unknown = call.unwrap().unknown;
     assert_eq!(unknown.names().collect::<Vec<_>>(), ["temprature", "logprobs", "text.tone"]);
+}
+
+fn names(call: &Call) -> Vec<String> {
+    let [Prompt::Chat(chat)] = &call.request.prompts[..] else { panic!("one conversation") };
+    chat.tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Regression: every request of Codex was refused.
+#[test]
+fn tools_of_every_type_are_functions_or_left_out() {
+    let function = |name: &str| json!({"type": "function", "name": name, "parameters": {"type": "object"}});
+    let grammar = json!({"type": "grammar", "syntax": "lark", "definition": "start: /.+/"});
+    let patch =
+        json!({"type": "custom", "name": "apply_patch", "description": "Patches.", "format": grammar});
+    let body = json!({"input": "x", "tools": [
+        function("f"),
+        {"type": "namespace", "name": "mcp__files", "tools": [function("g"), {"type": "web_search"}]},
+        {"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "exec"}]},
+        patch,
+        {"type": "tool_search", "execution": "client", "description": "d", "parameters": {"type": "object"}},
+        {"type": "web_search", "external_web_access": false}, {"type": "mcp", "server_label": "s"},
+        {"type": "local_shell"}, {"type": "of_next_year"}, {"type": "tool_search", "execution": "server"}
+    ]});
+    let call = call(&body).unwrap();
+    assert_eq!(names(&call), ["f", "mcp__files__g", "exec", "apply_patch", "tool_search"]);
+    let left_out = [
+        "tools[1].tools[1].web_search",
+        "tools[5].web_search",
+        "tools[6].mcp",
+        "tools[7].local_shell",
+        "tools[8].of_next_year",
+        "tools[9].tool_search",
+        "tools[3].format",
+    ];
+    assert_eq!(call.unknown.names().collect::<Vec<_>>(), left_out);
+    let of = |name: &str| call.format.client_tools.of(name);
+    let tool = |kind, namespace: Option<&str>, name: &str| ClientTool {
+        kind,
+        namespace: namespace.map(str::to_owned),
+        name: name.into(),
+    };
+    assert_eq!(of("f"), tool(ToolKind::Function, None, "f"));
+    assert_eq!(of("mcp__files__g"), tool(ToolKind::Function, Some("mcp__files"), "g"));
+    assert_eq!(of("exec"), tool(ToolKind::Custom, None, "exec"));
+    assert_eq!(of("tool_search"), tool(ToolKind::Search, None, "tool_search"));
+}
+
+#[test]
+fn hosted_tools_and_their_items_are_refused_where_the_operator_says_so() {
+    let limits = Limits { hosted_tools: HostedTools::Refuse, ..Limits::default() };
+    for (body, place) in [
+        (json!({"input": "x", "tools": [{"type": "web_search"}]}), "tools[0].web_search"),
+        (json!({"input": [{"role": "user", "content": "x"}, {"type": "compaction"}]}), "input[1].compaction"),
+    ] {
+        let read = |limits| read(body.to_string().as_bytes(), limits, &SamplingDefaults::default());
+        let error = read(&limits).map(|_| ()).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some(place)));
+        assert!(error.message.contains("server.hosted_tools"), "{}", error.message);
+        assert_eq!(read(&Limits::default()).unwrap().unknown.names().collect::<Vec<_>>(), [place]);
+    }
+}
+
+#[test]
+fn a_choice_names_the_clients_tools() {
+    let tools = json!([
+        {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]},
+        {"type": "custom", "name": "c"}, {"type": "function", "name": "f"}, {"type": "web_search"}
+    ]);
+    let chosen = |choice: Value| {
+        let call = call(&json!({"input": "x", "tools": tools, "tool_choice": choice})).unwrap();
+        match call.request.grammar.unwrap().format {
+            AnswerFormat::Tools(calls) => format!("{calls:?}"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(chosen(json!({"type": "custom", "name": "c"})).contains("Named(\"c\")"));
+    assert!(chosen(json!({"type": "function", "namespace": "n", "name": "g"})).contains("Named(\"n__g\")"));
+    let some = json!([{"type": "function", "namespace": "n", "name": "g"}, {"type": "custom", "name": "c"},
+        {"type": "web_search"}, {"type": "mcp", "server_label": "s"}]);
+    let allowed = chosen(json!({"type": "allowed_tools", "mode": "auto", "tools": some}));
+    assert!(
+        allowed.contains("\"n__g\"") && allowed.contains("\"c\"") && !allowed.contains("\"f\""),
+        "{allowed}"
+    );
+}
+
+/// Regression: the second request of Codex was refused.
+#[test]
+fn items_of_every_tool_are_calls_and_results() {
+    let body = json!({"input": [
+        {"role": "user", "content": "Q"},
+        {"type": "reasoning", "summary": [], "encrypted_content": "e"},
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "x"},
+        {"type": "function_call", "call_id": "c2", "namespace": "n", "name": "g", "arguments": "{}"},
+        {"type": "local_shell_call", "call_id": "c3", "status": "completed", "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "ok"}]},
+        {"type": "local_shell_call_output", "call_id": "c3", "output": "a"},
+        {"type": "shell_call_output", "call_id": "c2", "output": [{"stdout": "s"}]},
+        {"type": "tool_search_call", "call_id": "c4", "execution": "client", "arguments": {"query": "q"}},
+        {"type": "tool_search_output", "call_id": "c4", "execution": "client", "tools": [
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}]},
+        {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "q"}},
+        {"type": "mcp_call", "id": "mcp_1", "name": "m", "arguments": "{\"a\":1}", "output": "R", "server_label": "s"},
+        {"type": "image_generation_call", "id": "ig_1", "result": "AAAA"},
+        {"type": "compaction", "encrypted_content": "e"},
+        {"type": "additional_tools", "role": "developer", "tools": [{"type": "custom", "name": "exec"}]},
+        {"role": "user", "content": "more"}
+    ]});
+    let call = call(&body).unwrap();
+    let [Prompt::Chat(chat)] = &call.request.prompts[..] else { panic!("one conversation") };
+    let called = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let turn = |calls: Value| json!({"role": "assistant", "content": "", "tool_calls": calls});
+    let result = |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+    let action = r#"{"action":{"type":"exec","command":["ls"]}}"#;
+    let expected = json!([
+        {"role": "user", "content": "Q"},
+        turn(json!([called("c1", "apply_patch", r#"{"input":"x"}"#), called("c2", "n__g", "{}"), called("c3", "local_shell", action)])),
+        result("c1", "ok"), result("c3", "a"), result("c2", r#"[{"stdout":"s"}]"#),
+        turn(json!([called("c4", "tool_search", r#"{"query":"q"}"#)])), result("c4", "n__g"),
+        turn(json!([called("input[11]", "m", r#"{"a":1}"#)])), result("input[11]", "R"),
+        {"role": "user", "content": "more"}
+    ]);
+    assert_eq!(Value::from(chat.messages.clone()), expected);
+    assert_eq!(names(&call), ["n__g", "exec"]);
+    let left_out = ["input[10].web_search_call", "input[12].image_generation_call", "input[13].compaction"];
+    assert_eq!(call.unknown.names().collect::<Vec<_>>(), left_out);
+    let error =
+        self::call(&json!({"input": [{"type": "item_reference", "id": "msg_1"}]})).map(|_| ()).unwrap_err();
+    assert_eq!(error.status, 404);
+    assert!(error.message.contains("`msg_1` not found"), "{}", error.message);
 }

@@ -1,18 +1,23 @@
-//! Items, tools and choices of `/v1/responses` in the words of chat.
+//! Items and choices of `/v1/responses` in the words of chat.
 
 use serde_json::{Map, Value, json};
 
-use super::super::tools;
+use super::super::client_tools::{arguments_of, function_name};
 use super::super::values::Free;
 use super::super::{ApiError, images, messages};
+use super::tools::Tools;
 use crate::generate::ChatPrompt;
 
 /// Whose words an item can be.
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
-/// The messages that say the same.
-pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result<ChatPrompt, ApiError> {
-    let mut turns = Turns::default();
+/// The messages that say the same. Tools that stand among the items are added to `tools`.
+pub(super) fn turns(
+    instructions: Option<String>,
+    input: Option<Free>,
+    tools: &mut Tools,
+) -> Result<ChatPrompt, ApiError> {
+    let mut turns = Turns { tools, messages: Vec::new(), open: None };
     if let Some(instructions) = instructions {
         turns.messages.push(json!({"role": "system", "content": instructions}));
     }
@@ -30,73 +35,43 @@ pub(super) fn turns(instructions: Option<String>, input: Option<Free>) -> Result
 }
 
 /// Messages, and the assistant's turn that is being put together of several items.
-#[derive(Default)]
-struct Turns {
+struct Turns<'a> {
+    tools: &'a mut Tools,
     messages: Vec<Value>,
     open: Option<Value>,
 }
 
-impl Turns {
+impl Turns<'_> {
     fn flush(&mut self) {
         self.messages.extend(self.open.take());
     }
 
+    /// Adds an item. An item of an unknown type is left out, unless it has the words of somebody: these are
+    /// never dropped.
     fn item(&mut self, item: &Value, path: &str) -> Result<(), ApiError> {
-        let string = |field: &str| {
-            item[field]
-                .as_str()
-                .map(str::to_owned)
-                .ok_or_else(|| ApiError::missing(format!("{path}.{field}")))
+        let kind = match item["type"].as_str() {
+            None | Some("message") => return self.message(item, path),
+            Some(kind) => kind,
         };
-        match item["type"].as_str() {
-            None | Some("message") => {
-                let role = string("role")?;
-                if !ROLES.contains(&role.as_str()) {
-                    let path = format!("{path}.role");
-                    return Err(ApiError::unknown_value(path, &role, &ROLES.join(", ")));
-                }
-                if role != "assistant" {
-                    let content = content(&item["content"], &format!("{path}.content"))?;
-                    self.flush();
-                    self.messages.push(json!({"role": role, "content": content}));
-                } else {
-                    let text = text(&item["content"], &format!("{path}.content"))?;
-                    // Only reasoning goes before the words of its turn.
-                    if self
-                        .open
-                        .as_ref()
-                        .is_some_and(|open| open["content"] != "" || open.get("tool_calls").is_some())
-                    {
-                        self.flush();
-                    }
-                    self.turn()["content"] = text.into();
-                }
+        if let Some(tool) = kind.strip_suffix("_call") {
+            return self.call(item, tool, path);
+        }
+        match kind {
+            "reasoning" => self.reasoning(item),
+            "item_reference" => {
+                return Err(ApiError::unknown_item(path, item["id"].as_str().unwrap_or_default()));
             }
-            Some("reasoning") => {
-                self.flush();
-                let parts = [&item["content"], &item["summary"]];
-                let texts =
-                    parts.into_iter().find_map(|parts| parts.as_array().filter(|parts| !parts.is_empty()));
-                let texts = texts.into_iter().flatten().filter_map(|part| part["text"].as_str());
-                let reasoning: String = texts.collect();
-                self.turn()["reasoning_content"] = reasoning.into();
+            "additional_tools" => drop(self.load(item, path)?),
+            "tool_search_output" => {
+                let names = self.load(item, path)?.join("\n");
+                self.result(string(item, "call_id", path)?, names.into());
             }
-            Some("function_call") => {
-                let call = json!({"id": string("call_id")?, "type": "function",
-                    "function": {"name": string("name")?, "arguments": string("arguments")?}});
-                let turn = self.turn();
-                match turn.get_mut("tool_calls").and_then(Value::as_array_mut) {
-                    Some(calls) => calls.push(call),
-                    None => turn["tool_calls"] = json!([call]),
-                }
+            _ if kind.ends_with("_call_output") => {
+                let output = output(&item["output"], &format!("{path}.output"))?;
+                self.result(string(item, "call_id", path)?, output);
             }
-            Some("function_call_output") => {
-                self.flush();
-                let output = content(&item["output"], &format!("{path}.output"))?;
-                self.messages
-                    .push(json!({"role": "tool", "tool_call_id": string("call_id")?, "content": output}));
-            }
-            Some(kind) => {
+            _ if item["role"].is_null() && item["content"].is_null() => self.leave_out(kind, path),
+            _ => {
                 let shown: String = kind.chars().take(32).collect();
                 return Err(ApiError::unsupported(path, &format!("an item of type {shown}")));
             }
@@ -104,9 +79,124 @@ impl Turns {
         Ok(())
     }
 
+    fn message(&mut self, item: &Value, path: &str) -> Result<(), ApiError> {
+        let role = string(item, "role", path)?;
+        if !ROLES.contains(&role.as_str()) {
+            return Err(ApiError::unknown_value(format!("{path}.role"), &role, &ROLES.join(", ")));
+        }
+        let path = format!("{path}.content");
+        if role != "assistant" {
+            let content = content(&item["content"], &path)?;
+            self.flush();
+            self.messages.push(json!({"role": role, "content": content}));
+            return Ok(());
+        }
+        let text = text(&item["content"], &path)?;
+        // Only reasoning goes before the words of its turn.
+        let has_said = |open: &Value| open["content"] != "" || open.get("tool_calls").is_some();
+        if self.open.as_ref().is_some_and(has_said) {
+            self.flush();
+        }
+        self.turn()["content"] = text.into();
+        Ok(())
+    }
+
+    fn reasoning(&mut self, item: &Value) {
+        self.flush();
+        let parts = [&item["content"], &item["summary"]];
+        let texts = parts.into_iter().find_map(|parts| parts.as_array().filter(|parts| !parts.is_empty()));
+        let reasoning: String =
+            texts.into_iter().flatten().filter_map(|part| part["text"].as_str()).collect();
+        // What is encrypted is not for this server.
+        if !reasoning.is_empty() {
+            self.turn()["reasoning_content"] = reasoning.into();
+        }
+    }
+
+    /// A call of the `tool` that its item's type names. A hosted tool's call has no id; with its outcome it
+    /// is a call and its result, and without it says nothing.
+    fn call(&mut self, item: &Value, tool: &str, path: &str) -> Result<(), ApiError> {
+        let outcome = ["output", "outputs", "results"].into_iter().map(|field| &item[field]);
+        let outcome = outcome.into_iter().find(|value| !value.is_null());
+        let is_clients = matches!(tool, "function" | "custom_tool") || item["call_id"].is_string();
+        if !is_clients && outcome.is_none() {
+            self.leave_out(&format!("{tool}_call"), path);
+            return Ok(());
+        }
+        let id = if is_clients { string(item, "call_id", path)? } else { path.to_owned() };
+        let (name, arguments) = match tool {
+            "function" => (string(item, "name", path)?, arguments(&item["arguments"])),
+            "custom_tool" => (string(item, "name", path)?, Some(arguments_of(&string(item, "input", path)?))),
+            _ => (item["name"].as_str().unwrap_or(tool).to_owned(), arguments(&item["arguments"])),
+        };
+        let arguments = match arguments {
+            Some(arguments) => arguments,
+            None if tool == "function" => return Err(ApiError::missing(format!("{path}.arguments"))),
+            None => json!(own_fields(item)).to_string(),
+        };
+        let name = function_name(item["namespace"].as_str(), &name);
+        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        let turn = self.turn();
+        match turn.get_mut("tool_calls").and_then(Value::as_array_mut) {
+            Some(calls) => calls.push(call),
+            None => turn["tool_calls"] = json!([call]),
+        }
+        if let Some(outcome) = outcome.filter(|_| !is_clients) {
+            self.result(id, outcome.as_str().map_or_else(|| outcome.to_string(), str::to_owned).into());
+        }
+        Ok(())
+    }
+
+    fn result(&mut self, call_id: String, content: Value) {
+        self.flush();
+        self.messages.push(json!({"role": "tool", "tool_call_id": call_id, "content": content}));
+    }
+
+    fn load(&mut self, item: &Value, path: &str) -> Result<Vec<String>, ApiError> {
+        let path = format!("{path}.tools");
+        let tools = item["tools"].as_array().ok_or_else(|| ApiError::missing(&*path))?;
+        self.tools.load(tools, &path)
+    }
+
+    fn leave_out(&mut self, kind: &str, path: &str) {
+        self.tools.hosted.push(format!("{path}.{kind}"));
+    }
+
     fn turn(&mut self) -> &mut Value {
         self.open.get_or_insert_with(|| json!({"role": "assistant", "content": ""}))
     }
+}
+
+fn string(item: &Value, field: &str, path: &str) -> Result<String, ApiError> {
+    item[field].as_str().map(str::to_owned).ok_or_else(|| ApiError::missing(format!("{path}.{field}")))
+}
+
+/// Arguments as the text of their JSON.
+fn arguments(arguments: &Value) -> Option<String> {
+    match arguments {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// The fields that only this type of item has: what a tool without named arguments was asked to do.
+fn own_fields(item: &Value) -> Map<String, Value> {
+    const COMMON: [&str; 9] =
+        ["type", "id", "call_id", "status", "name", "namespace", "output", "outputs", "results"];
+    let members = item.as_object().into_iter().flatten();
+    let own = members.filter(|(name, value)| !COMMON.contains(&name.as_str()) && !value.is_null());
+    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The output of a call: content where it has the form of it, else the text of its JSON.
+fn output(output: &Value, path: &str) -> Result<Value, ApiError> {
+    let is_content = match output {
+        Value::Array(parts) => parts.iter().all(|part| part["type"].is_string()),
+        Value::Object(_) => false,
+        _ => true,
+    };
+    if is_content { content(output, path) } else { Ok(output.to_string().into()) }
 }
 
 /// A string, or a list of texts and images; texts alone are one string.
@@ -156,18 +246,23 @@ fn part_text(part: &Value, path: &str) -> Result<String, ApiError> {
     }
 }
 
-/// Here a function's fields stand beside its type.
-pub(super) fn declared(tools: Option<Free>) -> Result<Vec<Value>, ApiError> {
-    let tool = |(index, tool): (usize, Value)| {
-        let path = format!("tools[{index}]");
-        if tool["type"] != "function" {
-            let shown: String = tool["type"].as_str().unwrap_or("none").chars().take(32).collect();
-            return Err(ApiError::unsupported(format!("{path}.type"), &format!("a tool of type {shown}")));
+/// `tool_choice` with the names that the model knows. What is chosen among hosted tools cannot be called.
+pub(super) fn choice(choice: Option<Free>) -> Option<Free> {
+    let Free(mut choice) = choice?;
+    let plain = |tool: &mut Value| {
+        if tool["type"] == "custom" {
+            tool["type"] = "function".into();
         }
-        let fields = ["name", "description", "parameters", "strict"].into_iter();
-        let fields = fields.filter(|field| !tool[field].is_null());
-        let function: Map<_, _> = fields.map(|field| (field.to_owned(), tool[field].clone())).collect();
-        tools::tool(function.into(), &path, "parameters")
+        if let (Some(namespace), Some(name)) = (tool["namespace"].as_str(), tool["name"].as_str()) {
+            tool["name"] = function_name(Some(namespace), name).into();
+        }
     };
-    tools::entries(tools)?.into_iter().enumerate().map(tool).collect()
+    if choice.is_object() {
+        plain(&mut choice);
+    }
+    if let Some(tools) = choice.get_mut("tools").and_then(Value::as_array_mut) {
+        tools.retain(|tool| matches!(tool["type"].as_str(), None | Some("function" | "custom")));
+        tools.iter_mut().filter(|tool| tool.is_object()).for_each(plain);
+    }
+    Some(Free(choice))
 }
