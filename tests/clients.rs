@@ -55,6 +55,7 @@ async fn every_route_but_the_open_ones_needs_a_key() {
         let path = route.name.replace("{name}", name);
         let method = match route.method {
             Method::Get => "GET",
+            Method::GetOrDelete => "DELETE",
             Method::Post => "POST",
         };
         for wrong in [None, Some("wrong"), Some("righ"), Some("right2"), Some("")] {

@@ -36,13 +36,13 @@ async fn every_status_that_comes_is_in_the_document() {
     let mut seen = std::collections::BTreeSet::new();
     for route in &ROUTES {
         let (method, own) = match route.method {
-            Method::Get => ("GET", "get"),
+            Method::Get | Method::GetOrDelete => ("GET", "get"),
             Method::Post => ("POST", "post"),
         };
         let listed =
             document["paths"][route.name][own]["responses"].as_object().expect("a route is described");
         for name in ["fake-kimi", "nothing", "%zz"] {
-            let path = route.name.replace("{name}", name);
+            let path = route.name.replace("{name}", name).replace("{id}", name);
             let requests =
                 HEADS.iter().map(|head| format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{head}\r\n"));
             let others = [

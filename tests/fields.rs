@@ -138,6 +138,8 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "truncate_prompt_tokens" => (none(), json!(3)),
         "truncation_side" => (json!({"truncate_prompt_tokens": 3}), json!("right")),
         "logprob_token_ids" => (scored, json!([100, 101])),
+        "previous_response_id" => (none(), json!("resp_none")),
+        "store" if responses => (none(), json!(false)),
         "parse_special" => (json!({"prompt": "<|im_end|>x"}), json!(true)),
         "prompt_logprobs" => (none(), json!(1)),
         // Told by its range: nothing else waits here.

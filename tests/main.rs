@@ -49,6 +49,7 @@ mod quantized;
 mod scoring;
 mod serve;
 mod speculation;
+mod stored_responses;
 mod tls;
 mod traces;
 mod vision;

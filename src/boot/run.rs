@@ -307,7 +307,8 @@ fn boot(
     // Runs beside the first requests: only a request with a grammar would wait for it.
     let warming = generator.clone();
     std::thread::Builder::new().name("perigee-grammars".into()).spawn(move || warming.warm_up_grammars())?;
-    let mut api = Api::new(generator, card, timeout);
+    let mut api =
+        Api::new(generator, card, timeout).with_stored_responses(settings.server.stored_responses_bytes);
     api.unknown_fields = settings.server.unknown_fields;
     api.hosted_tools = settings.server.hosted_tools;
     api.body_limit = if api.generator.sees() { settings.vision.max_body_bytes } else { 0 };

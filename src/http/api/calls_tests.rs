@@ -33,6 +33,7 @@ fn format(kind: Kind) -> Format {
         echoed_content: None,
         reasoning: None,
         functions: false,
+        keep: None,
         max_tokens: None,
         client_tools: Default::default(),
         echoed: None,

@@ -10,6 +10,8 @@ use crate::generate::{GenerateError, PolicyRefusal};
 
 /// Longest message sent back: what a client wrote is quoted in messages, and may be megabytes.
 const MAX_MESSAGE_CHARS: usize = 600;
+/// Most of an id that is quoted as unknown.
+const MAX_NAME_CHARS: usize = 64;
 /// Most of a word that is quoted as unknown.
 const MAX_SHOWN_CHARS: usize = 32;
 
@@ -188,6 +190,22 @@ impl ApiError {
              (server.hosted_tools); send the request without it"
         );
         Self::new(400, "invalid_request_error", "unsupported_parameter", message).param(place)
+    }
+
+    /// 404: no response of this client has this id.
+    pub(super) fn unknown_response(param: Option<&str>, id: &str) -> Self {
+        let shown: String = id.chars().take(MAX_NAME_CHARS).collect();
+        let place = param.map(|param| format!("`{param}`: ")).unwrap_or_default();
+        let message = format!(
+            "{place}response with id `{shown}` not found: it was never stored for this key, or has made room for \
+             others (server.stored_responses_bytes); send the whole conversation as `input`"
+        );
+        let code = if param.is_some() { "previous_response_not_found" } else { "response_not_found" };
+        let error = Self::new(404, "not_found_error", code, message);
+        match param {
+            Some(param) => error.param(param),
+            None => error,
+        }
     }
 
     /// 404: an item of an input that is stored nowhere.

@@ -5,6 +5,7 @@ use std::io::Write;
 use serde_json::{Map, Value};
 
 use super::client_tools::ClientTools;
+use super::responses::Keep;
 use super::write;
 use crate::generate::{Applied, Finish, ReasoningField};
 
@@ -44,6 +45,8 @@ pub(super) struct Format {
     pub(super) reasoning: Option<ReasoningField>,
     /// The client's form of the tools that are not plain functions.
     pub(super) client_tools: ClientTools,
+    /// What a response of `/v1/responses` is stored with; `None` stores nothing.
+    pub(super) keep: Option<Keep>,
     /// What `/v1/responses` repeats of its request.
     pub(super) echoed: Option<Map<String, Value>>,
     pub(super) return_token_ids: bool,

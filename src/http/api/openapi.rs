@@ -16,10 +16,11 @@ use super::completions::{CompletionAnswer, CompletionRequest};
 use super::counts::{InputTokensAnswer, TokenCountAnswer};
 use super::error::{ErrorBody, MessagesError};
 use super::fleet::{Loads, ModelInfo, ServerInfo};
+use super::format::Kind;
 use super::json::Fields;
 use super::models::ModelList;
 use super::render::RenderAnswer;
-use super::responses::{ResponsesAnswer, ResponsesRequest};
+use super::responses::{DeletedResponse, InputItems, ResponsesAnswer, ResponsesRequest};
 use super::routes::{Body, Content, Handler, Heading, Method, ROUTES, Route};
 use super::tokenize::{DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, TokenizeBody, TokenizerInfo};
 use super::write;
@@ -67,7 +68,7 @@ fn paths() -> Value {
         let mut operation = json!({
             "tags": [route.heading],
             "summary": route.summary,
-            "operationId": route.name.trim_start_matches('/').replace(['/', '.'], "_").replace(['{', '}'], ""),
+            "operationId": operation_id(route),
             "responses": responses(route),
         });
         if is_keyed(route) {
@@ -81,13 +82,23 @@ fn paths() -> Value {
             operation["requestBody"] = json!({"required": true, "content":
                 {"application/json": {"schema": reference(schema), "example": example}}});
         }
-        let method = match route.method {
-            Method::Get => "get",
-            Method::Post => "post",
+        let mut operations = match route.method {
+            Method::Get | Method::GetOrDelete => json!({"get": operation}),
+            Method::Post => json!({"post": operation}),
         };
-        paths.insert(route.name.into(), json!({method: operation}));
+        if route.method == Method::GetOrDelete {
+            let mut delete = operations["get"].clone();
+            delete["operationId"] = format!("delete_{}", operation_id(route)).into();
+            delete["responses"]["200"]["content"] = content(Content::Json("DeletedResponse"));
+            operations["delete"] = delete;
+        }
+        paths.insert(route.name.into(), operations);
     }
     Value::Object(paths)
+}
+
+fn operation_id(route: &Route) -> String {
+    route.name.trim_start_matches('/').replace(['/', '.'], "_").replace(['{', '}'], "")
 }
 
 /// Whether a key is needed where keys are set; the operator can open pages.
@@ -147,6 +158,10 @@ fn responses(route: &Route) -> Value {
     }
     match route.handler {
         Handler::PageFile => add("404", "There is no such file."),
+        Handler::StoredResponse | Handler::InputItems => add("404", "There is no such response."),
+        Handler::Reply(Kind::Responses)
+        | Handler::Render(Kind::Responses)
+        | Handler::CountTokens(Kind::Responses) => add("404", "There is no such model, or no such response."),
         _ if route.has_body() || route.handler == Handler::Model => add("404", "There is no such model."),
         _ => {}
     }
@@ -198,7 +213,7 @@ fn schemas() -> Value {
     answers
         .subschema_for::<(ChatAnswer<'_>, CompletionAnswer<'_>, ResponsesAnswer<'_>, MessagesAnswer<'_>)>();
     answers.subschema_for::<(CountTokensAnswer, RenderAnswer<'_>, TokenizeAnswer<'_>, DetokenizeAnswer)>();
-    answers.subschema_for::<(InputTokensAnswer, TokenCountAnswer)>();
+    answers.subschema_for::<(InputTokensAnswer, TokenCountAnswer, InputItems, DeletedResponse<'_>)>();
     answers.subschema_for::<(TokenizerInfo<'_>, ModelList<'_>, ServerInfo<'_>, ModelInfo<'_>, Loads)>();
     for (name, schema) in generator.take_definitions(false).into_iter().chain(answers.take_definitions(true))
     {
@@ -243,10 +258,11 @@ fn allow_null(schema: &mut Value) {
 
 /// The same body where nothing is generated: most of its fields are checked and change nothing.
 fn prompt_alone(body: &Value, required: &[&str]) -> Value {
-    const OF_THE_PROMPT: [&str; 15] = [
+    const OF_THE_PROMPT: [&str; 16] = [
         "prompt",
         "parse_special",
         "input",
+        "previous_response_id",
         "messages",
         "model",
         "instructions",
@@ -321,7 +337,7 @@ mod tests {
         ];
         let completions = [&["suffix", "tools", "messages"][..], &reasoning].concat();
         check("CompletionRequest", names::<CompletionRequest>(), &completions);
-        let stored = ["previous_response_id", "conversation", "background", "prompt"];
+        let stored = ["conversation", "background", "prompt"];
         check("ResponsesRequest", names::<ResponsesRequest>(), &[RESPONSES_REFUSE, &stored].concat());
         let messages = [MESSAGES_REFUSE, &["mcp_servers", "container"]].concat();
         check("MessagesRequest", names::<MessagesRequest>(), &messages);

@@ -295,6 +295,7 @@ impl SharedBody {
             functions: false,
             reasoning: None,
             client_tools: ClientTools::default(),
+            keep: None,
             echoed: None,
             return_token_ids: self.return_token_ids.unwrap_or(false),
             tokens_as_ids: self.return_tokens_as_token_ids.unwrap_or(false),

@@ -33,6 +33,8 @@ pub struct Route {
 pub enum Method {
     /// And HEAD.
     Get,
+    /// And HEAD and DELETE.
+    GetOrDelete,
     /// With a JSON body, or none.
     Post,
 }
@@ -73,6 +75,10 @@ pub enum Handler {
     Models,
     /// `/v1/models/{name}`.
     Model,
+    /// `/v1/responses/{name}`.
+    StoredResponse,
+    /// `/v1/responses/{name}/input_items`.
+    InputItems,
     /// `/server_info`.
     ServerInfo,
     /// `/model_info`.
@@ -158,7 +164,7 @@ const METRICS: &str =
     "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.";
 
 /// Every route, in the order of the document.
-pub static ROUTES: [Route; 32] = [
+pub static ROUTES: [Route; 34] = [
     post("/v1/chat/completions", Handler::Reply(Kind::Chat))
         .about(Heading::Chat, "The model's turn in a conversation.")
         .takes("ChatRequest", CHAT)
@@ -180,7 +186,7 @@ pub static ROUTES: [Route; 32] = [
         .takes("RenderMessagesRequest", MESSAGE)
         .gives(Content::Json("RenderAnswer")),
     post("/v1/responses", Handler::Reply(Kind::Responses))
-        .about(Heading::Chat, "The model's turn, in the words of the Responses API; nothing is stored.")
+        .about(Heading::Chat, "The model's turn, in the words of the Responses API.")
         .takes("ResponsesRequest", RESPONSE)
         .gives(Content::Reply("ResponsesAnswer")),
     post("/v1/messages", Handler::Reply(Kind::Messages))
@@ -199,6 +205,15 @@ pub static ROUTES: [Route; 32] = [
         .about(Heading::Chat, COUNTS)
         .takes("RenderRequest", CHAT_PROMPT)
         .gives(Content::Json("TokenCountAnswer")),
+    get("/v1/responses/{name}/input_items", Access::Model, Handler::InputItems)
+        .about(Heading::Chat, "The conversation that a stored response answers, in pages.")
+        .gives(Content::Json("InputItems")),
+    Route {
+        method: Method::GetOrDelete,
+        ..get("/v1/responses/{name}", Access::Model, Handler::StoredResponse)
+    }
+    .about(Heading::Chat, "A stored response of the same key; DELETE forgets it.")
+    .gives(Content::Json("ResponsesAnswer")),
     post("/v1/completions", Handler::Reply(Kind::Completion))
         .about(Heading::Text, "Text that goes on from a prompt.")
         .takes("CompletionRequest", COMPLETION)
@@ -381,6 +396,7 @@ impl Method {
     pub fn allow(self) -> &'static str {
         match self {
             Self::Get => "GET, HEAD",
+            Self::GetOrDelete => "GET, HEAD, DELETE",
             Self::Post => "POST",
         }
     }
@@ -388,8 +404,8 @@ impl Method {
 
 /// What stands in `path` where `own` has `{name}`; `None` where the paths differ.
 fn fits<'a>(own: &str, path: &'a str) -> Option<&'a str> {
-    match own.strip_suffix("{name}") {
-        Some(start) => path.strip_prefix(start).filter(|name| !name.is_empty()),
+    match own.split_once("{name}") {
+        Some((start, end)) => path.strip_prefix(start)?.strip_suffix(end).filter(|name| !name.is_empty()),
         None => (own == path).then_some(""),
     }
 }
@@ -411,6 +427,9 @@ mod tests {
             ("/v1/models/a/b", "/v1/models/{name}", "a/b"),
             ("/models/a%2Fb", "/v1/models/{name}", "a%2Fb"),
             ("/page/app.js", "/page/{name}", "app.js"),
+            ("/responses/resp_1", "/v1/responses/{name}", "resp_1"),
+            ("/v1/responses/resp_1/input_items", "/v1/responses/{name}/input_items", "resp_1"),
+            ("/v1/responses/render", "/v1/responses/render", ""),
             ("/ping", "/health", ""),
             ("/v2/health/ready", "/health/ready", ""),
         ] {

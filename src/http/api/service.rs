@@ -12,7 +12,7 @@ use super::counts::counted;
 use super::fleet::{Loads, ModelInfo, ServerInfo};
 use super::format::Kind;
 use super::render::rendered;
-use super::responses::ResponsesAnswer;
+use super::responses::{DeletedResponse, InputItems, Owner, ResponsesAnswer, StoredResponses};
 use super::summary::Summary;
 use super::tokenize::{DetokenizeAnswer, TokenizeAnswer, TokenizerInfo};
 use super::unknown::Unknown;
@@ -49,25 +49,18 @@ pub struct RequestBody {
     pub hold: Option<Hold>,
     /// The client's share of the queue; `None` = no clients are told apart.
     pub share: Option<Share>,
+    /// The client that stored responses belong to.
+    pub owner: Owner,
 }
 
 impl From<Vec<u8>> for RequestBody {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, hold: None, share: None }
+        Self { bytes, hold: None, share: None, owner: Owner::default() }
     }
 }
 
 /// Reads and checks a body.
-type Reader = fn(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError>;
-
-fn reader(kind: Kind) -> Reader {
-    match kind {
-        Kind::Chat => chat::read,
-        Kind::Completion => completions::read,
-        Kind::Messages => anthropic::read,
-        Kind::Responses => responses::read,
-    }
-}
+type Reader = Box<dyn FnOnce(&[u8], &Limits, &SamplingDefaults) -> Result<Call, ApiError> + Send>;
 
 /// An answer of one of the routes.
 pub enum Answer {
@@ -92,6 +85,7 @@ pub struct Api {
     /// Most bytes of a body that the routes ask for, where the server's own limit is smaller; 0 leaves it to the server.
     pub body_limit: usize,
     card: ModelCard,
+    stored: Arc<StoredResponses>,
     /// Unknown names that were logged, of all clones.
     logged: Arc<Mutex<HashSet<String>>>,
 }
@@ -100,8 +94,46 @@ impl Api {
     /// Routes for a generator and the names its model goes by.
     pub fn new(generator: Arc<Generator>, card: ModelCard, request_timeout: Duration) -> Self {
         let (unknown_fields, hosted_tools) = (UnknownFields::default(), HostedTools::default());
-        let logged = Arc::default();
-        Self { generator, request_timeout, unknown_fields, hosted_tools, body_limit: 0, card, logged }
+        let (stored, logged) = (Arc::default(), Arc::default());
+        Self { generator, request_timeout, unknown_fields, hosted_tools, body_limit: 0, card, stored, logged }
+    }
+
+    /// Gives room for responses that clients can come back to, in bytes; without it nothing is stored.
+    pub fn with_stored_responses(mut self, max_bytes: usize) -> Self {
+        self.stored = Arc::new(StoredResponses::new(max_bytes));
+        self
+    }
+
+    fn reader(&self, kind: Kind, owner: Owner) -> Reader {
+        match kind {
+            Kind::Chat => Box::new(chat::read),
+            Kind::Completion => Box::new(completions::read),
+            Kind::Messages => Box::new(anthropic::read),
+            Kind::Responses => {
+                let shelf = self.stored.of(owner);
+                Box::new(move |body, limits, defaults| responses::read_on(body, limits, defaults, &shelf))
+            }
+        }
+    }
+
+    /// `/v1/responses/ID`: a stored response of a client.
+    pub fn stored_response(&self, owner: Owner, id: &str) -> Result<Vec<u8>, ApiError> {
+        let turn = self.stored.of(owner).get(id).ok_or_else(|| ApiError::unknown_response(None, id))?;
+        Ok(turn.response().to_vec())
+    }
+
+    /// Forgets a stored response of a client.
+    pub fn delete_response(&self, owner: Owner, id: &str) -> Result<Vec<u8>, ApiError> {
+        match self.stored.of(owner).delete(id) {
+            true => Ok(write::document(&DeletedResponse { id, object: "response", deleted: true })),
+            false => Err(ApiError::unknown_response(None, id)),
+        }
+    }
+
+    /// `/v1/responses/ID/input_items`: the conversation that a stored response answers. `query`: that of the URL.
+    pub fn input_items(&self, owner: Owner, id: &str, query: Option<&str>) -> Result<Vec<u8>, ApiError> {
+        let turn = self.stored.of(owner).get(id).ok_or_else(|| ApiError::unknown_response(None, id))?;
+        Ok(write::document(&InputItems::of(turn.input_items(), query.unwrap_or_default())?))
     }
 
     /// The number of prompt tokens of a route that generates, and nothing is generated.
@@ -111,7 +143,10 @@ impl Api {
         body: RequestBody,
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
-        let read = if kind == Kind::Messages { anthropic::read_to_count } else { reader(kind) };
+        let read: Reader = match kind {
+            Kind::Messages => Box::new(anthropic::read_to_count),
+            kind => self.reader(kind, body.owner),
+        };
         let (prompts, _) = self.prompts(body, summary, read).await?;
         let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         summary.usage.prompt_tokens = count;
@@ -126,7 +161,7 @@ impl Api {
         request_id: &str,
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
-        let read = reader(kind);
+        let read = self.reader(kind, body.owner);
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
         let share = body.share;
@@ -179,6 +214,9 @@ impl Api {
             Kind::Messages => write::document(&MessagesAnswer::of(&format, replies, &full)),
             Kind::Responses => write::document(&ResponsesAnswer::of(&format, &show, replies.usage(), &full)),
         };
+        if let Some(keep) = format.keep.take() {
+            keep.put(&format.id, body.clone());
+        }
         let events = (0..replies.num_choices()).map(|choice| replies.guard_events(choice).len()).sum();
         awaited.summary.finish = full.last().map_or("", |r| write::finish_reason(&r.finish));
         awaited.summary.guard_events = Some(events);
@@ -263,7 +301,8 @@ impl Api {
         body: RequestBody,
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
-        let (prompts, model) = self.prompts(body, summary, reader(kind)).await?;
+        let read = self.reader(kind, body.owner);
+        let (prompts, model) = self.prompts(body, summary, read).await?;
         summary.usage.prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         let max_model_len = self.generator.facts().max_model_len;
         let bytes = prompts.iter().map(|prompt| prompt.text.len() + 2 * ID_BYTES * prompt.tokens.len()).sum();

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::Config;
 use super::content_coding::{Coding, unpack};
 use super::room::{Bodies, Room};
-use crate::api::{ApiError, RequestBody};
+use crate::api::{ApiError, Owner, RequestBody};
 
 /// Bytes read and discarded of an unused body, so that a client that is still writing gets to read
 /// its answer.
@@ -53,7 +53,7 @@ pub(super) async fn read(
     if let Some(coding) = coding {
         bytes = unpack(coding, bytes, limit, &mut room, time).await?;
     }
-    Ok(RequestBody { hold: room.keep(bytes.len()), bytes, share: None })
+    Ok(RequestBody { hold: room.keep(bytes.len()), bytes, share: None, owner: Owner::default() })
 }
 
 /// A body in the course of being read.

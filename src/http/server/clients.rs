@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::Config;
 use super::api_key::{KeyLimits, Secret, digest};
-use crate::api::{ApiError, Share};
+use crate::api::{ApiError, Owner, Share};
 
 /// Holders of keys. A reload replaces the whole; clients of the same name keep what they have used.
 #[derive(Debug, Default)]
@@ -120,6 +120,15 @@ impl Caller {
             Self::Anyone => None,
             Self::Client(client) => Some(client.name.clone()),
             Self::Admin => Some("admin".into()),
+        }
+    }
+
+    /// The owner of what a client with this key stores: its key, whatever its name, so that nothing changes
+    /// hands when the keys change.
+    pub(super) fn owner(&self, key: &str) -> Owner {
+        match self {
+            Self::Anyone => Owner::default(),
+            Self::Client(_) | Self::Admin => Owner(Some(digest(key))),
         }
     }
 

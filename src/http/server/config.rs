@@ -93,6 +93,10 @@ pub struct Config {
     /// Time that running requests get to end after SIGTERM, seconds; those that are left are
     /// answered with an error, and the exit code is 3. Larger: fewer cut streams, slower restarts.
     pub drain_timeout_s: f64,
+    /// Most bytes of responses of /v1/responses that are kept in memory, with the conversations that they answer, so
+    /// that previous_response_id can go on from them; the oldest make room for new ones, and each is its key's own. 0 =
+    /// none. Larger: more memory, and more conversations that can be gone on from.
+    pub stored_responses_bytes: usize,
     /// What becomes of request fields that are unknown: ignore (they are skipped, and named in the answer's header
     /// x-perigee-ignored-fields) or refuse (the request is a 400 that names the nearest known field).
     pub unknown_fields: UnknownFields,
@@ -128,6 +132,7 @@ impl Default for Config {
             start_wait_s: 0.0,
             drain_delay_s: 0.0,
             drain_timeout_s: 30.0,
+            stored_responses_bytes: 64 << 20,
             unknown_fields: UnknownFields::Ignore,
             hosted_tools: HostedTools::Ignore,
         }
@@ -203,6 +208,9 @@ impl Config {
         if self.max_bodies_bytes != 0 && !(least..=most).contains(&self.max_bodies_bytes) {
             let limit = format!("must be 0, or from server.max_body_bytes ({least}) to {most}");
             problems.push(("max_bodies_bytes", limit));
+        }
+        if self.stored_responses_bytes > 1 << 40 {
+            problems.push(("stored_responses_bytes", format!("must be from 0 to {}", 1u64 << 40)));
         }
         for (key, value) in [
             ("header_read_timeout_s", self.header_read_timeout_s),

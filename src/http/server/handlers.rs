@@ -1,6 +1,7 @@
 //! From a request that may be answered to its answer: one handler per route.
 
 use hyper::body::Incoming;
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
 
 use super::request_log::RequestLog;
@@ -13,12 +14,12 @@ use crate::api::{self, ApiError, Handler, RequestBody, Route};
 pub(super) async fn run(
     route: &Route,
     path: &str,
-    query: Option<&str>,
-    headers: &HeaderMap,
+    head: &Parts,
     incoming: Incoming,
     shared: &Shared,
     log: &mut RequestLog,
 ) -> Result<Reply, ApiError> {
+    let (headers, query) = (&head.headers, head.uri.query());
     let (ready, metrics) = (&shared.readiness, &shared.metrics);
     let api = || ready.service(shared.api());
     let json = |body| Ok(Reply::Json(StatusCode::OK, body));
@@ -51,6 +52,18 @@ pub(super) async fn run(
         Handler::TokenizerInfo => json(api()?.tokenizer_info()),
         Handler::Models => json(api()?.models(query)),
         Handler::Model => json(api()?.model(&path::decoded(path, route.parameter(path))?)?),
+        Handler::StoredResponse => {
+            let id = path::decoded(path, route.parameter(path))?;
+            body::skip(headers, incoming).await;
+            json(match head.method == hyper::Method::DELETE {
+                true => api()?.delete_response(log.owner, &id)?,
+                false => api()?.stored_response(log.owner, &id)?,
+            })
+        }
+        Handler::InputItems => {
+            let id = path::decoded(path, route.parameter(path))?;
+            json(api()?.input_items(log.owner, &id, query)?)
+        }
         Handler::ServerInfo => json(api()?.server_info()),
         Handler::ModelInfo => json(api()?.model_info()),
         Handler::Loads => json(api()?.loads()),
@@ -89,7 +102,7 @@ async fn read(
     log: &RequestLog,
 ) -> Result<RequestBody, ApiError> {
     let body = body::read(headers, incoming, shared.body_limit(), &shared.config, &shared.bodies).await?;
-    Ok(RequestBody { share: log.share, ..body })
+    Ok(RequestBody { share: log.share, owner: log.owner, ..body })
 }
 
 /// Reads the settings anew, off the threads of streams.

@@ -8,7 +8,7 @@ use super::activity::Busy;
 use super::clients::Metered;
 use super::shared::{Running, Shared};
 use super::traces::{EndedRequest, TraceContext};
-use crate::api::{ApiError, Route, Share, Summary};
+use crate::api::{ApiError, Owner, Route, Share, Summary};
 use perigee_telemetry::RequestRecord;
 
 /// Status recorded for a client that disconnected before its answer was complete; never sent.
@@ -31,6 +31,8 @@ pub(super) struct RequestLog {
     pub(super) client: Option<Arc<str>>,
     /// The client's share of the queue.
     pub(super) share: Option<Share>,
+    /// The client that stored responses belong to.
+    pub(super) owner: Owner,
     /// Its place in a trace, where traces are exported.
     pub(super) context: Option<TraceContext>,
     /// Set when the connection has taken the whole answer.
@@ -54,6 +56,7 @@ impl RequestLog {
             metered: None,
             client: None,
             share: None,
+            owner: Owner::default(),
             context: None,
             complete: false,
             _busy: busy,

@@ -77,7 +77,11 @@ pub(super) fn preflight(
     let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), log: Box::new(log) });
     *response.status_mut() = StatusCode::NO_CONTENT;
     let out = response.headers_mut();
-    let methods = if route.method == Method::Post { "POST, OPTIONS" } else { "GET, HEAD, OPTIONS" };
+    let methods = match route.method {
+        Method::Post => "POST, OPTIONS",
+        Method::Get => "GET, HEAD, OPTIONS",
+        Method::GetOrDelete => "GET, HEAD, DELETE, OPTIONS",
+    };
     out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(methods));
     let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let asked = asked.unwrap_or(HeaderValue::from_static("authorization, content-type, x-request-id"));

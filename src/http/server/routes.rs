@@ -54,7 +54,7 @@ pub(super) async fn answer(
     let gzip = accept::gzip(&head.headers);
     let result = match admitted {
         Ok(route) => tokio::select! {
-            result = handlers::run(route, &path, head.uri.query(), &head.headers, incoming, &shared, &mut log) => result,
+            result = handlers::run(route, &path, &head, incoming, &shared, &mut log) => result,
             () = shared.cut() => Err(ApiError::shutdown()),
         },
         Err(error) => {
@@ -77,6 +77,9 @@ async fn admit(
     let fits = match route.method {
         Method::Post => method == hyper::Method::POST,
         Method::Get => method == hyper::Method::GET || method == hyper::Method::HEAD,
+        Method::GetOrDelete => {
+            [hyper::Method::GET, hyper::Method::HEAD, hyper::Method::DELETE].contains(method)
+        }
     };
     if !fits {
         return Err(ApiError::method_not_allowed(method.as_str(), head.uri.path(), route.method.allow()));
@@ -86,8 +89,9 @@ async fn admit(
     }
     let mut caller = Caller::Anyone;
     if route.needs_key(shared.config.public_pages) {
-        caller = shared.clients().find(admission::key_of(headers)).ok_or_else(ApiError::unauthorized)?;
-        (log.client, log.share) = (caller.name(), caller.share());
+        let key = admission::key_of(headers);
+        caller = shared.clients().find(key).ok_or_else(ApiError::unauthorized)?;
+        (log.client, log.share, log.owner) = (caller.name(), caller.share(), caller.owner(key));
     }
     if route.needs_admin() && !matches!(caller, Caller::Admin) {
         return Err(match shared.clients().has_admin() {

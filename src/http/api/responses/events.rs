@@ -93,6 +93,9 @@ impl ItemEvents {
         let name = if finish.is_cut() { "response.incomplete" } else { "response.completed" };
         let response =
             ResponsesAnswer::new(format, self.done.clone(), Some((usage, finish))).with_forms(forms);
+        if let Some(keep) = format.keep.clone() {
+            keep.put(&format.id, write::document(&response));
+        }
         self.event(out, name, json!({"response": response}));
     }
 

@@ -1,4 +1,4 @@
-//! `/v1/responses`: the public API's newer dialect over the same walk as chat. Nothing is stored.
+//! `/v1/responses`: the public API's newer dialect over the same walk as chat.
 //!
 //! Items, tools and choices become the values that chat's readers make of theirs. Every other field has chat's
 //! reader, so that all dialects have the same limits and meanings.
@@ -6,9 +6,13 @@
 mod answer;
 mod events;
 mod items;
+mod retrieved;
+mod stored;
 mod tools;
 mod translate;
 mod truncation;
+
+use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
@@ -25,10 +29,14 @@ use super::unknown::Unknown;
 use super::values::{AnyValue, Free, Idle, Int, List, MAX_U32};
 use super::{ApiError, HostedTools, Limits};
 use crate::generate::{ChatPrompt, SamplingDefaults};
+use stored::Turn;
 use tools::Tools;
 
 pub(super) use answer::ResponsesAnswer;
 pub(super) use events::ItemEvents;
+pub(super) use retrieved::{DeletedResponse, InputItems};
+pub use stored::Owner;
+pub(super) use stored::{Keep, Shelf, StoredResponses};
 pub(super) use truncation::drop_oldest;
 
 /// What errors of the walk call the fields here.
@@ -85,9 +93,11 @@ pub(super) struct ResponsesBody {
     truncation: Option<String>,
     #[expect(dead_code, reason = "accepted, and means nothing")]
     max_tool_calls: Option<Idle>,
+    /// A stored response of the same key, which the input goes on from.
+    previous_response_id: Option<String>,
+    /// Whether the response can be gone on from and retrieved; true by default, where the server has room for it.
+    store: Option<bool>,
     // Read to be refused when they ask for something.
-    #[schemars(skip)]
-    previous_response_id: Option<AnyValue>,
     #[schemars(skip)]
     conversation: Option<AnyValue>,
     #[schemars(skip)]
@@ -141,9 +151,20 @@ fn described_input(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": any}]})
 }
 
-/// Reads and checks a request.
-pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
-    let (Both(own, common), mut unknown) = json::read::<ResponsesRequest>(body, limits)?;
+/// Reads and checks a request that goes on from nothing.
+#[cfg(test)]
+fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) -> Result<Call, ApiError> {
+    read_on(body, limits, defaults, &Shelf::default())
+}
+
+/// Reads and checks a request of a client with stored responses.
+pub(super) fn read_on(
+    body: &[u8],
+    limits: &Limits,
+    defaults: &SamplingDefaults,
+    shelf: &Shelf,
+) -> Result<Call, ApiError> {
+    let (Both(mut own, common), mut unknown) = json::read::<ResponsesRequest>(body, limits)?;
     let Both(mut reasoning, Both(shared, Both(foreign, structured))) = common;
     own.refuse_unavailable()?;
     refuse_lists(&shared)?;
@@ -152,7 +173,13 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         own.member("reasoning", &own.reasoning, &["effort", "summary", "generate_summary"], &mut unknown)?;
     unknown.check(limits.unknown_fields, &[])?;
     let logprobs = own.logprobs(limits)?;
-    let echoed = own.echoed(&shared, defaults);
+    let previous = own.previous(shelf)?;
+    let items = own.items()?;
+    let keep = match own.store {
+        Some(false) => None,
+        _ => shelf.keep(previous.clone(), &items),
+    };
+    let echoed = own.echoed(&shared, defaults, keep.is_some());
     let drop_oldest = own.truncation.as_deref() == Some("auto");
     if let Some(effort) = effort {
         if reasoning.reasoning_effort.is_some() {
@@ -170,7 +197,8 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     let structured = structured.check(format.map(|shape| ("text.format", shape)))?;
     let mut tools = Tools::default();
     tools.declare(&super::tools::entries(own.tools)?, "tools")?;
-    let mut prompt = translate::turns(own.instructions, own.input, &mut tools)?;
+    let history = previous.map(|previous| previous.items()).unwrap_or_default();
+    let mut prompt = translate::turns(own.instructions, &history, &items, &mut tools)?;
     let Tools { functions, client, hosted, advice } = tools;
     if let (HostedTools::Refuse, Some(place)) = (limits.hosted_tools, hosted.first()) {
         return Err(ApiError::hosted(place));
@@ -201,12 +229,21 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     call.score(logprobs)?;
     call.format.echoed = Some(echoed);
     call.format.client_tools = client;
+    call.format.keep = keep;
     Ok(Call { words, unknown, drop_oldest, ..call })
 }
 
 /// The conversation of a chat request that has this route's `input`: some clients send one form to every URL.
 pub(super) fn conversation(instructions: Option<String>, input: Free) -> Result<ChatPrompt, ApiError> {
-    translate::turns(instructions, Some(input), &mut Tools::default())
+    translate::turns(instructions, &[], &items(input)?, &mut Tools::default())
+}
+
+fn items(Free(input): Free) -> Result<Vec<Value>, ApiError> {
+    match input {
+        Value::String(text) => Ok(vec![json!({"role": "user", "content": text})]),
+        Value::Array(items) => Ok(items),
+        _ => Err(ApiError::invalid_type("input", "a string or a list of items is expected")),
+    }
 }
 
 fn both(name: &str, other: &str) -> ApiError {
@@ -216,7 +253,6 @@ fn both(name: &str, other: &str) -> ApiError {
 impl ResponsesBody {
     fn refuse_unavailable(&self) -> Result<(), ApiError> {
         for (name, value, what) in [
-            ("previous_response_id", &self.previous_response_id, "going on from a stored response"),
             ("conversation", &self.conversation, "a stored conversation"),
             ("prompt", &self.prompt, "a stored prompt"),
         ] {
@@ -235,6 +271,20 @@ impl ResponsesBody {
             return Err(ApiError::invalid_type("metadata", "an object is expected"));
         }
         Ok(())
+    }
+
+    /// The turn that the input goes on from.
+    fn previous(&self, shelf: &Shelf) -> Result<Option<Arc<Turn>>, ApiError> {
+        let Some(id) = self.previous_response_id.as_deref().filter(|id| !id.is_empty()) else {
+            return Ok(None);
+        };
+        let turn = shelf.get(id);
+        turn.map(Some).ok_or_else(|| ApiError::unknown_response(Some("previous_response_id"), id))
+    }
+
+    /// The items of the input.
+    fn items(&mut self) -> Result<Vec<Value>, ApiError> {
+        items(self.input.take().ok_or_else(|| ApiError::missing("input"))?)
     }
 
     /// The first of the known members of an object, if it is there.
@@ -276,7 +326,7 @@ impl ResponsesBody {
     }
 
     /// What a response repeats of its request.
-    fn echoed(&self, shared: &SharedBody, defaults: &SamplingDefaults) -> Map<String, Value> {
+    fn echoed(&self, shared: &SharedBody, defaults: &SamplingDefaults, stored: bool) -> Map<String, Value> {
         let free =
             |value: &Option<Free>, absent: Value| value.as_ref().map_or(absent, |value| value.0.clone());
         let number = |value: &Option<Number>, default: f32| {
@@ -287,9 +337,9 @@ impl ResponsesBody {
             "max_output_tokens": self.max_output_tokens.or(shared.max_tokens).map(|tokens| tokens.0),
             "metadata": free(&self.metadata, json!({})),
             "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
-            "previous_response_id": null,
+            "previous_response_id": self.previous_response_id,
             "reasoning": free(&self.reasoning, json!({"effort": null, "summary": null})),
-            "store": false,
+            "store": stored,
             "temperature": number(&shared.temperature, defaults.temperature),
             "text": free(&self.text, json!({"format": {"type": "text"}})),
             "tool_choice": free(&self.tool_choice, json!("auto")),

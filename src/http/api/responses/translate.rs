@@ -11,24 +11,22 @@ use crate::generate::ChatPrompt;
 /// Whose words an item can be.
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
-/// The messages that say the same. Tools that stand among the items are added to `tools`.
+/// The messages that say the same; `history` are the items that the input goes on from. Tools that stand among
+/// the items are added to `tools`.
 pub(super) fn turns(
     instructions: Option<String>,
-    input: Option<Free>,
+    history: &[Value],
+    items: &[Value],
     tools: &mut Tools,
 ) -> Result<ChatPrompt, ApiError> {
     let mut turns = Turns { tools, messages: Vec::new(), open: None };
     if let Some(instructions) = instructions {
         turns.messages.push(json!({"role": "system", "content": instructions}));
     }
-    match input.ok_or_else(|| ApiError::missing("input"))?.0 {
-        Value::String(text) => turns.messages.push(json!({"role": "user", "content": text})),
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                turns.item(item, &format!("input[{index}]"))?;
-            }
+    for (field, items) in [("previous_response_id", history), ("input", items)] {
+        for (index, item) in items.iter().enumerate() {
+            turns.item(item, &format!("{field}[{index}]"))?;
         }
-        _ => return Err(ApiError::invalid_type("input", "a string or a list of items is expected")),
     }
     turns.flush();
     messages::prompt("input", turns.messages, false)
