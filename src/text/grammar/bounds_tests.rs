@@ -34,7 +34,7 @@ fn work_that_is_over_is_dropped() {
 #[test]
 fn patterns_that_explode_are_refused_by_the_bound_they_meet() {
     let grammars = bytes();
-    let optional = "a?".repeat(100_000);
+    let optional = "a?b?".repeat(50_000);
     for (format, key) in [
         (AnswerFormat::Regex(optional.clone()), "structured_output.max_"),
         (AnswerFormat::Grammar(format!("start: /{optional}/")), "structured_output.max_"),

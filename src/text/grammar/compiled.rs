@@ -26,6 +26,8 @@ pub struct Grammar {
     pub(super) needs_tokens: usize,
     /// Bytes held by the whole grammar.
     pub(super) bytes: usize,
+    /// Places of the rules of schemas that are not enforced.
+    pub(super) advice: Vec<String>,
 }
 
 /// Limits of a reply's parser.
@@ -56,6 +58,13 @@ impl Grammar {
     /// Bytes of memory that the grammar holds.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Places of the rules in the request's schemas that are not enforced, as keywords joined by
+    /// dots, behind the name of the tool where there are tools; a name alone where nothing of the
+    /// tool's schema is enforced.
+    pub fn advice(&self) -> &[String] {
+        &self.advice
     }
 
     /// A parser at the start of a reply.

@@ -174,17 +174,17 @@ impl Grammars {
             (AnswerFormat::Tools(calls), Err(refusal)) if refusal.is_refusal() => calls,
             _ => return built,
         };
-        let loosened = calls.loosened(|alone| {
+        let (loosened, dropped) = calls.loosened(|alone| {
             let alone = AnswerFormat::Tools(alone);
             self.build(factory, &alone, self.source(&alone, Reasoning::None)?).map(drop)
         })?;
-        match loosened {
-            Some(calls) => {
-                let format = AnswerFormat::Tools(calls);
-                self.build(factory, &format, self.source(&format, reasoning)?)
-            }
-            None => built,
+        if dropped.is_empty() {
+            return built;
         }
+        let format = AnswerFormat::Tools(loosened);
+        let mut grammar = self.build(factory, &format, self.source(&format, reasoning)?)?;
+        grammar.advice.extend(dropped);
+        Ok(grammar)
     }
 
     fn build(
@@ -222,7 +222,7 @@ impl Grammars {
         parser.compute_mask().map_err(|error| refused(&error))?;
         self.stop_if_over()?;
         let spelling = Spelling(factory.tok_env().clone());
-        let marks = Arc::new(source.marks);
+        let (marks, advice) = (Arc::new(source.marks), source.advice);
         let mut parser = Parser::new(parser, marks.clone());
         let found = parser.close(marks.start(), &[], FIRST_SEARCH_FUEL);
         let (shortest, needs_tokens) = match found {
@@ -251,7 +251,7 @@ impl Grammars {
             work: u64::from(self.config.max_step_work) * STEP_WORK,
         };
         let template = Mutex::new(parser.into_inner());
-        Ok(Grammar { template, marks, spelling, limits, shortest, needs_tokens, bytes: 0 })
+        Ok(Grammar { template, marks, spelling, limits, shortest, needs_tokens, bytes: 0, advice })
     }
 
     /// Check between two stages of a compilation. Errors: a limit is exceeded, or the result is no

@@ -19,6 +19,7 @@ mod least;
 mod matcher;
 mod notation;
 mod parser;
+mod pattern;
 mod schema;
 mod source;
 mod spec;
@@ -27,6 +28,8 @@ mod tool_choice;
 mod vocabulary;
 #[cfg(test)]
 mod bounds_tests;
+#[cfg(test)]
+mod suite_tests;
 #[cfg(test)]
 mod tests;
 

@@ -1,14 +1,27 @@
 //! Prepares clients' JSON Schemas for the grammar compiler.
 //!
-//! The compiler refuses rules it cannot enforce by name; no schema is loosened in part. Changes here only
-//! narrow the notation of the JSON (bounded whitespace), never its content. Keys come in the order
-//! of the schema, which the compiler enforces.
+//! Rules that the compiler does not know are written in those it knows, if possible: `pattern` in its
+//! dialect, `oneOf`, `not`, `propertyNames`, `if` and `uniqueItems` as other keywords. A rewritten
+//! schema never allows a value that the original refuses; now and then it allows fewer. What has no
+//! such form is refused by name, or left to advice where the schema only gives advice. Otherwise the
+//! changes narrow the notation of the JSON (bounded whitespace), never its content. Keys come in the
+//! order of the schema, which the compiler enforces.
+
+mod complement;
+mod document;
+mod formats;
+mod names;
+mod one_of;
+mod unique;
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Number, Value, json};
 
+use self::complement::Complement;
+use self::document::Document;
 use super::GrammarError;
+use super::pattern::{Pattern, Texts};
 
 /// Deepest nesting of values in a schema.
 const MAX_SCHEMA_DEPTH: usize = 64;
@@ -19,12 +32,91 @@ const MAX_SCHEMA_DEPTH: usize = 64;
 const MAX_PATTERN_PAIRS: usize = 6;
 /// Most bytes of different key patterns, over the schemas of a request.
 const MAX_PATTERN_BYTES: usize = 512;
+/// Most bytes of a key pattern in the compiler's dialect.
+const MAX_WRITTEN_BYTES: usize = 2048;
 /// Most work of matching keys with patterns, over the schemas of a request. A state of a pattern
 /// can grow with every byte read, so each key counts with the square of its length.
 const MAX_KEY_WORK: usize = 20_000_000;
+/// Longest path from the root to a schema that some `$ref` is found to point to.
+const MAX_PLACE_BYTES: usize = 4096;
+/// Most rules that are named as not enforced, for one schema.
+const MAX_ADVICE: usize = 16;
+/// Schemas that one complement may read.
+const COMPLEMENT_FUEL: usize = 400;
+/// Most dependencies among members that are written out: each doubles the alternatives.
+const MAX_DEPENDENCIES: usize = 4;
 /// Whitespace between the parts of a JSON text: enough for pretty printing, and bounded so that a
 /// model cannot write spaces forever.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
+/// Where copies of schemas stand whose tag is required.
+const TAGGED: &str = "x-perigee-tagged";
+/// A pattern that the compiler refuses.
+const REFUSED_PATTERN: &str = "(?=)";
+
+/// The formats of strings that the compiler enforces. Any other format is an annotation.
+const FORMATS: [&str; 10] =
+    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
+
+/// Rules that have no form in the compiler's keywords.
+const UNSUPPORTED: [&str; 9] = [
+    "$dynamicRef",
+    "$recursiveRef",
+    "contains",
+    "dependencies",
+    "dependentSchemas",
+    "maxContains",
+    "minContains",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+];
+
+/// Rules of JSON Schema that are enforced.
+const RULES: [&str; 34] = [
+    "$ref",
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "dependentRequired",
+    "else",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "if",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "not",
+    "oneOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "propertyNames",
+    "required",
+    "then",
+    "type",
+    "uniqueItems",
+];
+
+/// Whether the keyword is a rule of JSON Schema on the reply.
+fn is_rule(keyword: &str) -> bool {
+    RULES.contains(&keyword) || UNSUPPORTED.contains(&keyword)
+}
+
+/// Whether strings of the format are told from others.
+fn is_known_format(format: &str) -> bool {
+    FORMATS.contains(&format)
+}
 
 /// Notation of the JSON of a schema.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -37,6 +129,15 @@ pub struct JsonStyle {
     pub closed_objects: bool,
 }
 
+/// What becomes of a rule that cannot be enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unenforced {
+    /// The schema is refused.
+    Refused,
+    /// The rule is left out, and named.
+    Advice,
+}
+
 /// Key patterns (`patternProperties`) of a request's schemas.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KeyPatterns {
@@ -45,31 +146,75 @@ pub(super) struct KeyPatterns {
     work: usize,
 }
 
-/// Checks the schema's size (`max_values` over all levels) and adds the compiler's settings to it.
-/// Adds its key patterns to those of the request.
+/// What the schemas of a request share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shared {
+    key_patterns: KeyPatterns,
+    /// Steps left for the conditions in patterns.
+    steps: usize,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { key_patterns: KeyPatterns::default(), steps: super::pattern::MAX_STEPS }
+    }
+}
+
+impl Shared {
+    /// Counts the steps that another has used.
+    pub(super) fn use_steps_of(&mut self, other: &Self) {
+        self.steps = other.steps;
+    }
+}
+
+/// A schema for the compiler.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) schema: Value,
+    /// Places of the rules that are not enforced, as keywords joined by dots.
+    pub(super) advice: Vec<String>,
+}
+
+/// Checks the schema's size (`max_values` over all levels), rewrites its rules, and adds the
+/// compiler's settings to it. Adds its key patterns to those of the request.
 pub(super) fn ready(
     schema: &Value,
     style: &JsonStyle,
     max_values: usize,
-    key_patterns: &mut KeyPatterns,
-) -> Result<Value, GrammarError> {
-    let mut schema = match schema {
+    unenforced: Unenforced,
+    shared: &mut Shared,
+) -> Result<Ready, GrammarError> {
+    let mut ready = match schema {
         Value::Object(_) => schema.clone(),
         // `true` allows every value; the compiler refuses `false` itself.
         Value::Bool(true) => json!({}),
-        Value::Bool(false) => json!({"not": {}}),
+        Value::Bool(false) => json!({"allOf": [false]}),
         _ => return Err(GrammarError::Schema("a schema is an object".into())),
     };
+    let mut references = HashSet::new();
+    add_references(schema, &mut references, 0);
     let mut walk = Walk {
         style,
-        is_local: is_local(&schema),
+        is_local: is_local(schema),
         max_values,
         left: max_values,
         patterns: HashSet::new(),
+        written_patterns: HashSet::new(),
         key_lengths: 0,
+        document: Document(schema),
+        unenforced,
+        steps: &mut shared.steps,
+        path: Vec::new(),
+        references,
+        is_certain: true,
+        advice: Vec::new(),
+        tagged: Vec::new(),
     };
-    walk.value(&mut schema, Place::Schema, 0)?;
-    *key_patterns = walk.key_patterns(*key_patterns)?;
+    walk.value(&mut ready, Place::Schema, 0)?;
+    walk.copies(&mut ready)?;
+    let key_patterns = walk.key_patterns(shared.key_patterns)?;
+    let advice = walk.advice;
+    shared.key_patterns = key_patterns;
     let mut own = Map::new();
     if style.compact {
         own.insert("whitespace_flexible".into(), false.into());
@@ -77,11 +222,11 @@ pub(super) fn ready(
         let pattern = style.whitespace_pattern.as_deref().unwrap_or(WHITESPACE);
         own.insert("whitespace_pattern".into(), pattern.into());
     }
-    if let Value::Object(root) = &mut schema {
+    if let Value::Object(root) = &mut ready {
         // Members of these names are settings of the compiler, so the client's are replaced.
         root.insert("x-guidance".into(), own.into());
     }
-    Ok(schema)
+    Ok(Ready { schema: ready, advice })
 }
 
 /// A schema for a tool's arguments, which are objects even where the tool's schema leaves that
@@ -136,6 +281,22 @@ fn is_local(value: &Value) -> bool {
     }
 }
 
+/// Adds the places that some `$ref` points to.
+fn add_references(value: &Value, references: &mut HashSet<String>, depth: usize) {
+    if depth > MAX_SCHEMA_DEPTH {
+        return;
+    }
+    match value {
+        Value::Object(object) => {
+            let target = object.get("$ref").and_then(Value::as_str);
+            references.extend(target.and_then(document::pointer));
+            object.values().for_each(|value| add_references(value, references, depth + 1));
+        }
+        Value::Array(list) => list.iter().for_each(|value| add_references(value, references, depth + 1)),
+        _ => {}
+    }
+}
+
 /// The meaning of a value in a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -157,7 +318,10 @@ impl Place {
     fn below(self, key: &str) -> Self {
         match (self, key) {
             (Self::Named, _) => Self::Schema,
-            (Self::Schema, "properties" | "patternProperties" | "$defs" | "definitions") => Self::Named,
+            (
+                Self::Schema,
+                "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
+            ) => Self::Named,
             (Self::Schema, "default" | "examples") => Self::Note,
             (Self::Schema, _) => {
                 let keyword = DATA.into_iter().find(|keyword| *keyword == key);
@@ -168,7 +332,7 @@ impl Place {
     }
 }
 
-/// A walk over all values of a schema, which checks its bounds and prepares the schemas in it.
+/// A walk over all values of a schema, which checks its bounds and rewrites the schemas in it.
 struct Walk<'a> {
     style: &'a JsonStyle,
     is_local: bool,
@@ -177,8 +341,24 @@ struct Walk<'a> {
     left: usize,
     /// Different key patterns.
     patterns: HashSet<String>,
+    /// Key patterns that rules on names became.
+    written_patterns: HashSet<String>,
     /// Sum of the squares of the lengths of all keys.
     key_lengths: usize,
+    /// The schema as the client wrote it.
+    document: Document<'a>,
+    unenforced: Unenforced,
+    steps: &'a mut usize,
+    /// Keys from the root to the value.
+    path: Vec<String>,
+    /// Places that some `$ref` points to.
+    references: HashSet<String>,
+    /// Whether the compiler reads the value as a schema: values of unknown keywords, and definitions
+    /// that nothing refers to, it does not read.
+    is_certain: bool,
+    advice: Vec<String>,
+    /// Places of schemas, and the member that a copy of each requires.
+    tagged: Vec<(String, String)>,
 }
 
 impl Walk<'_> {
@@ -193,9 +373,10 @@ impl Walk<'_> {
         match (value, place) {
             (Value::Object(object), _) => {
                 self.count_keys(object);
-                for (key, value) in object.iter_mut() {
-                    self.value(value, place.below(key), depth + 1)?;
+                if place == Place::Schema {
+                    self.expand(object)?;
                 }
+                self.members(object, place, depth)?;
                 match place {
                     Place::Schema => self.prepare(object),
                     Place::Named => refuse_counted_keys(object),
@@ -207,6 +388,272 @@ impl Walk<'_> {
             }
             (Value::Number(number), Place::Data(keyword)) => refuse_inexact(keyword, number),
             _ => Ok(()),
+        }
+    }
+
+    fn members(
+        &mut self,
+        object: &mut Map<String, Value>,
+        place: Place,
+        depth: usize,
+    ) -> Result<(), GrammarError> {
+        let mut lost = Vec::new();
+        for (key, value) in object.iter_mut() {
+            let was_certain = self.is_certain;
+            self.path.push(key.clone());
+            self.is_certain = self.reads(place, key, was_certain);
+            let walked = self.value(value, place.below(key), depth + 1);
+            self.is_certain = was_certain;
+            self.path.pop();
+            match walked {
+                Err(GrammarError::Schema(_))
+                    if matches!((place, place.below(key)), (Place::Schema, Place::Data(_)))
+                        && self.unenforced == Unenforced::Advice =>
+                {
+                    lost.push(key.clone());
+                }
+                walked => walked?,
+            }
+        }
+        for key in lost {
+            object.shift_remove(&key);
+            self.advise(&key);
+        }
+        Ok(())
+    }
+
+    /// Whether the compiler reads the value at the end of the path as a schema, where it reads the
+    /// one around it or not.
+    fn reads(&self, place: Place, key: &str, around: bool) -> bool {
+        let inside = match place {
+            Place::Schema => is_rule(key),
+            // The value of `$defs` itself, and what else has names.
+            Place::Named => {
+                !matches!(self.path.iter().rev().nth(1).map(String::as_str), Some("$defs" | "definitions"))
+            }
+            Place::Data(_) | Place::Note => true,
+        };
+        if around && inside {
+            return true;
+        }
+        let escaped = |key: &String| format!("/{}", key.replace('~', "~0").replace('/', "~1"));
+        let bytes: usize = self.path.iter().map(String::len).sum();
+        !self.references.is_empty()
+            && bytes <= MAX_PLACE_BYTES
+            && self.references.contains(&self.path.iter().map(escaped).collect::<String>())
+    }
+
+    /// Names a rule of the schema at the end of the path as not enforced.
+    fn advise(&mut self, keyword: &str) {
+        if self.advice.len() < MAX_ADVICE && self.is_certain {
+            let place = self.place(keyword);
+            self.advice.push(place);
+        }
+    }
+
+    fn place(&self, keyword: &str) -> String {
+        let mut place = self.path.join(".");
+        if !place.is_empty() {
+            place.push('.');
+        }
+        place + keyword
+    }
+
+    /// What becomes of a rule that cannot be enforced. Returns the value that stays.
+    fn unenforced(&mut self, keyword: &str, value: Value, why: &str) -> Result<Option<Value>, GrammarError> {
+        match self.unenforced {
+            Unenforced::Advice => {
+                self.advise(keyword);
+                Ok(None)
+            }
+            Unenforced::Refused if self.is_certain => {
+                Err(GrammarError::Schema(format!("`{}`: {why}", self.place(keyword))))
+            }
+            // The compiler refuses it where it comes to it after all.
+            Unenforced::Refused => Ok(Some(value)),
+        }
+    }
+
+    /// Writes rules that the compiler does not know in others.
+    fn expand(&mut self, object: &mut Map<String, Value>) -> Result<(), GrammarError> {
+        self.drop_without_effect(object);
+        for keyword in UNSUPPORTED {
+            let Some(value) = object.get(keyword).cloned() else { continue };
+            if self.unenforced(keyword, value, "this keyword cannot be enforced")?.is_none() {
+                object.shift_remove(keyword);
+            }
+        }
+        if self.unenforced == Unenforced::Advice
+            && let Some(reference) = object.get("$ref").and_then(Value::as_str)
+            && self.document.target(reference).is_none()
+            && !reference.starts_with(&format!("#/{TAGGED}/"))
+        {
+            object.shift_remove("$ref");
+            self.advise("$ref");
+        }
+        self.rewrite(object, "not", |walk, object, value| {
+            let other = walk.complement().of(value)?;
+            unique::join(object, other);
+            Ok(())
+        })?;
+        self.rewrite(object, "if", |walk, object, value| walk.conditional(object, value))?;
+        self.rewrite(object, "dependentRequired", |_, object, value| dependent(object, value))?;
+        self.rewrite(object, "propertyNames", |walk, object, value| walk.names(object, value))?;
+        if object.get("uniqueItems") == Some(&Value::Bool(true)) {
+            object.shift_remove("uniqueItems");
+            // Texts and numbers that come twice cannot be ruled out by a grammar.
+            if !unique::expand(self.document, object) {
+                self.advise("uniqueItems");
+            }
+        }
+        self.rewrite_one_of(object)
+    }
+
+    /// Takes a rule out of a schema after `write` has put it into other keywords.
+    fn rewrite(
+        &mut self,
+        object: &mut Map<String, Value>,
+        keyword: &'static str,
+        write: impl FnOnce(&mut Self, &mut Map<String, Value>, &Value) -> Result<(), String>,
+    ) -> Result<(), GrammarError> {
+        let Some(value) = object.shift_remove(keyword) else { return Ok(()) };
+        let Err(why) = write(self, object, &value) else { return Ok(()) };
+        let why = format!("it has no form that can be enforced: {why}");
+        if let Some(value) = self.unenforced(keyword, value, &why)? {
+            object.insert(keyword.into(), value);
+        }
+        Ok(())
+    }
+
+    fn complement(&mut self) -> Complement<'_, '_> {
+        Complement { document: self.document, steps: self.steps, fuel: COMPLEMENT_FUEL }
+    }
+
+    /// `if` with `then` and `else`, as a choice of two.
+    fn conditional(&mut self, object: &mut Map<String, Value>, condition: &Value) -> Result<(), String> {
+        let other = self.complement().of(condition)?;
+        let then = object.shift_remove("then").unwrap_or(true.into());
+        let otherwise = object.shift_remove("else").unwrap_or(true.into());
+        let ways = json!([{"allOf": [condition, then]}, {"allOf": [other, otherwise]}]);
+        unique::join(object, json!({"anyOf": ways}));
+        Ok(())
+    }
+
+    fn names(&mut self, object: &mut Map<String, Value>, rule: &Value) -> Result<(), String> {
+        let mut changed = object.clone();
+        names::expand(self.document, &mut changed, rule, self.steps)?;
+        let patterns = changed.get("patternProperties").and_then(Value::as_object);
+        if patterns.is_some_and(|patterns| patterns.keys().any(|key| key.len() > MAX_WRITTEN_BYTES)) {
+            return Err("its pattern is too long".into());
+        }
+        self.written_patterns.extend(patterns.into_iter().flat_map(Map::keys).cloned());
+        *object = changed;
+        Ok(())
+    }
+
+    fn rewrite_one_of(&mut self, object: &mut Map<String, Value>) -> Result<(), GrammarError> {
+        let Some(Value::Array(branches)) = object.get("oneOf") else { return Ok(()) };
+        let branches = branches.clone();
+        let mut beside = object.clone();
+        beside.shift_remove("oneOf");
+        let found = one_of::disjoint(self.document, &beside.into(), &branches, self.steps);
+        let ways = match found {
+            Ok(found) => found.branches.into_iter().map(|branch| self.branch(branch)).collect(),
+            Err(why) => match self.unenforced("oneOf", branches.into(), &why)? {
+                Some(_) => return Ok(()),
+                // As advice, any of the branches.
+                None => object["oneOf"].as_array().cloned().unwrap_or_default(),
+            },
+        };
+        // In its place: the order of the keywords is the order of the members.
+        let ways = Value::Array(ways);
+        let (keyword, rule) = match (object.contains_key("anyOf"), object.contains_key("allOf")) {
+            (false, _) => ("anyOf", ways),
+            (true, false) => ("allOf", json!([{"anyOf": ways}])),
+            (true, true) => {
+                object.shift_remove("oneOf");
+                unique::join(object, json!({"anyOf": ways}));
+                return Ok(());
+            }
+        };
+        let renamed = |(key, value): (String, Value)| {
+            if key == "oneOf" { (keyword.to_owned(), rule.clone()) } else { (key, value) }
+        };
+        *object = std::mem::take(object).into_iter().map(renamed).collect();
+        Ok(())
+    }
+
+    /// The schema of a branch with all that is joined with it.
+    fn branch(&mut self, branch: one_of::Branch) -> Value {
+        let mut parts = Vec::new();
+        match (&branch.tag, one_of::is_reference(&branch.schema).and_then(document::pointer)) {
+            (Some(tag), Some(place)) => {
+                let copy = (place, tag.clone());
+                let known = self.tagged.iter().position(|known| *known == copy);
+                let number = known.unwrap_or_else(|| {
+                    self.tagged.push(copy);
+                    self.tagged.len() - 1
+                });
+                parts.push(json!({"$ref": format!("#/{TAGGED}/{number}")}));
+            }
+            (Some(tag), None) => {
+                let mut schema = branch.schema;
+                require(&mut schema, tag);
+                parts.push(schema);
+            }
+            (None, _) => parts.push(branch.schema),
+        }
+        parts.extend(branch.with);
+        if parts.len() == 1 { parts.remove(0) } else { json!({"allOf": parts}) }
+    }
+
+    /// Adds the copies of schemas whose tag is required. They may have such branches in turn.
+    fn copies(&mut self, root: &mut Value) -> Result<(), GrammarError> {
+        let mut copies = Vec::new();
+        while let Some((place, tag)) = self.tagged.get(copies.len()).cloned() {
+            let mut copy = self.document.0.pointer(&place).cloned().unwrap_or(true.into());
+            require(&mut copy, &tag);
+            self.path = place.split('/').skip(1).map(str::to_owned).collect();
+            self.value(&mut copy, Place::Schema, 1)?;
+            copies.push(copy);
+        }
+        if let Value::Object(root) = root
+            && !copies.is_empty()
+        {
+            root.insert(TAGGED.into(), copies.into());
+        }
+        Ok(())
+    }
+
+    /// Leaves out keywords that say nothing as they stand.
+    fn drop_without_effect(&self, object: &mut Map<String, Value>) {
+        let has = |object: &Map<String, Value>, key: &str| object.contains_key(key);
+        if !has(object, "contains") {
+            object.shift_remove("minContains");
+            object.shift_remove("maxContains");
+        }
+        if !has(object, "if") {
+            object.shift_remove("then");
+            object.shift_remove("else");
+        } else if !has(object, "then") && !has(object, "else") {
+            object.shift_remove("if");
+        }
+        for keyword in ["$dynamicAnchor", "$recursiveAnchor"] {
+            object.shift_remove(keyword);
+        }
+        for keyword in ["unevaluatedItems", "unevaluatedProperties"] {
+            if object.get(keyword).is_some_and(document::is_any) {
+                object.shift_remove(keyword);
+            }
+        }
+        for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
+            if object.get(keyword).and_then(Value::as_object).is_some_and(Map::is_empty) {
+                object.shift_remove(keyword);
+            }
+        }
+        // No rule; the compiler refuses the keyword whatever its value.
+        if object.get("uniqueItems") == Some(&Value::Bool(false)) {
+            object.shift_remove("uniqueItems");
         }
     }
 
@@ -227,7 +674,7 @@ impl Walk<'_> {
 
     /// The key patterns of the request so far, with those of this schema.
     fn key_patterns(&self, before: KeyPatterns) -> Result<KeyPatterns, GrammarError> {
-        let count = self.patterns.len();
+        let count = self.patterns.union(&self.written_patterns).count();
         let pairs = before.pairs + count * count.saturating_sub(1) / 2;
         let bytes = before.bytes + self.patterns.iter().map(String::len).sum::<usize>();
         let work = before.work.saturating_add(count.saturating_mul(self.key_lengths));
@@ -243,7 +690,7 @@ impl Walk<'_> {
         Ok(KeyPatterns { pairs, bytes, work })
     }
 
-    fn prepare(&self, object: &mut Map<String, Value>) -> Result<(), GrammarError> {
+    fn prepare(&mut self, object: &mut Map<String, Value>) -> Result<(), GrammarError> {
         if self.style.closed_objects
             && object.contains_key("properties")
             && !object.contains_key("additionalProperties")
@@ -255,14 +702,126 @@ impl Walk<'_> {
         if self.is_local {
             object.shift_remove("$id");
         }
-        // No rule; the compiler refuses the keyword whatever its value.
-        if object.get("uniqueItems") == Some(&Value::Bool(false)) {
-            object.shift_remove("uniqueItems");
-        }
-        refuse_counted_keys(object)?;
+        self.write_pattern(object)?;
+        self.write_format(object);
+        self.write_key_patterns(object)?;
         open_ends_of_flags(object);
-        narrow_open_end(object)
+        let counted = refuse_counted_keys(object).map_err(|refusal| ("minProperties", refusal));
+        for checked in [counted, narrow_open_end(object)] {
+            match checked {
+                Err((keyword, _)) if self.unenforced == Unenforced::Advice => {
+                    object.shift_remove(keyword);
+                    self.advise(keyword);
+                }
+                checked => checked.map_err(|(_, refusal)| refusal)?,
+            }
+        }
+        Ok(())
     }
+
+    /// Writes formats that are told apart here as patterns, and leaves out those that nobody tells
+    /// apart.
+    fn write_format(&mut self, object: &mut Map<String, Value>) {
+        let Some(format) = object.get("format").and_then(Value::as_str) else { return };
+        let own = formats::pattern(format);
+        if own.is_none() && is_known_format(format) {
+            return;
+        }
+        object.shift_remove("format");
+        let written = own.and_then(|pattern| Pattern::read(&pattern).ok()?.expressions(self.steps).ok());
+        for expression in written.into_iter().flatten() {
+            add_pattern(object, expression);
+        }
+    }
+
+    /// Writes `pattern` in the compiler's dialect.
+    fn write_pattern(&mut self, object: &mut Map<String, Value>) -> Result<(), GrammarError> {
+        let Some(pattern) = object.get("pattern").and_then(Value::as_str) else { return Ok(()) };
+        let written = Pattern::read(pattern).and_then(|pattern| pattern.expressions(self.steps));
+        match written {
+            Ok(written) => {
+                object.shift_remove("pattern");
+                written.into_iter().for_each(|expression| add_pattern(object, expression));
+            }
+            Err(why) => match self.unenforced("pattern", REFUSED_PATTERN.into(), &why.to_string())? {
+                Some(refused) => drop(object.insert("pattern".into(), refused)),
+                None => drop(object.shift_remove("pattern")),
+            },
+        }
+        Ok(())
+    }
+
+    /// Writes the keys of `patternProperties` in the compiler's dialect.
+    fn write_key_patterns(&mut self, object: &mut Map<String, Value>) -> Result<(), GrammarError> {
+        let Some(Value::Object(patterns)) = object.get("patternProperties") else { return Ok(()) };
+        let mut written: Map<String, Value> = Map::new();
+        for (pattern, schema) in patterns.clone() {
+            let expression = Pattern::read(&pattern)
+                .and_then(|pattern| Texts { all: vec![pattern], none: Vec::new() }.expression(self.steps));
+            match expression {
+                Ok(Some(expression)) => match written.get_mut(&expression) {
+                    Some(same) => *same = json!({"allOf": [same.take(), schema]}),
+                    None => drop(written.insert(expression, schema)),
+                },
+                // No key matches.
+                Ok(None) => {}
+                Err(why) => {
+                    let why = format!("{pattern:?}: {why}");
+                    match self.unenforced("patternProperties", json!({REFUSED_PATTERN: true}), &why)? {
+                        Some(refused) => drop(object.insert("patternProperties".into(), refused)),
+                        None => {
+                            object.shift_remove("patternProperties");
+                            // Members that the pattern allows would be forbidden.
+                            object.shift_remove("additionalProperties");
+                        }
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        object.insert("patternProperties".into(), written.into());
+        Ok(())
+    }
+}
+
+/// Adds an expression of the compiler's dialect that strings must match.
+fn add_pattern(object: &mut Map<String, Value>, expression: String) {
+    if !object.contains_key("pattern") {
+        object.insert("pattern".into(), expression.into());
+        return;
+    }
+    // With its type, the compiler merges it with strings alone.
+    let more = match object.get("type").is_some_and(|kind| kind == "string") {
+        true => json!({"type": "string", "pattern": expression}),
+        false => json!({"pattern": expression}),
+    };
+    unique::join(object, more);
+}
+
+/// Makes a member one that an object must have.
+fn require(schema: &mut Value, name: &str) {
+    let Value::Object(object) = schema else { return };
+    object.insert("type".into(), "object".into());
+    match object.get_mut("required") {
+        Some(Value::Array(names)) => {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.into());
+            }
+        }
+        _ => drop(object.insert("required".into(), json!([name]))),
+    }
+}
+
+/// `dependentRequired`: for each member, none of it, or those that it needs.
+fn dependent(object: &mut Map<String, Value>, rule: &Value) -> Result<(), String> {
+    let rule = rule.as_object().ok_or("it is no object")?;
+    if rule.len() > MAX_DEPENDENCIES {
+        return Err(format!("it names more than {MAX_DEPENDENCIES} members"));
+    }
+    for (name, needed) in rule {
+        unique::join(object, json!({"anyOf": [{"properties": {name: false}}, {"required": needed}]}));
+    }
+    Ok(())
 }
 
 /// Refuses an integer that the compiler does not keep: it reads numbers as 64-bit floats, and steps
@@ -314,7 +873,9 @@ fn open_ends_of_flags(object: &mut Map<String, Value>) {
 /// Narrows an exclusive bound by a millionth. The compiler lets a whole number pass as a value
 /// above an exclusive bound if the other bound lies within the same whole number (0 as a number
 /// above 0 and at most 0.5); it respects the narrowed bound, whose meaning is almost the same.
-fn narrow_open_end(object: &mut Map<String, Value>) -> Result<(), GrammarError> {
+///
+/// Errors: the keyword, and why it leaves no room.
+fn narrow_open_end(object: &mut Map<String, Value>) -> Result<(), (&'static str, GrammarError)> {
     const STEP: f64 = 1e-6;
     let number = |object: &Map<String, Value>, key: &str| object.get(key).and_then(Value::as_f64);
     for (open, closed, other_open, other, inward) in [
@@ -331,9 +892,8 @@ fn narrow_open_end(object: &mut Map<String, Value>) -> Result<(), GrammarError> 
             continue;
         }
         if far <= STEP {
-            return Err(GrammarError::Schema(format!(
-                "`{open}` {bound} leaves too little room below the other bound"
-            )));
+            let why = format!("`{open}` {bound} leaves too little room below the other bound");
+            return Err((open, GrammarError::Schema(why)));
         }
         object.shift_remove(open);
         let inside = bound + inward;
@@ -350,7 +910,8 @@ mod tests {
 
     /// The schema as the compiler reads it.
     fn read(schema: &Value) -> Result<Value, GrammarError> {
-        ready(schema, &JsonStyle::default(), 1000, &mut KeyPatterns::default())
+        let ready = ready(schema, &JsonStyle::default(), 1000, Unenforced::Refused, &mut Shared::default());
+        ready.map(|ready| ready.schema)
     }
 
     fn check_refused(schema: Value, part: &str) {
@@ -400,8 +961,9 @@ mod tests {
             check_refused(schema, "patternProperties");
         }
         // The same patterns again are not compared with each other.
-        let mut key_patterns = KeyPatterns::default();
-        let mut again = |schema: Value| ready(&schema, &JsonStyle::default(), 1000, &mut key_patterns);
+        let mut shared = Shared::default();
+        let mut again =
+            |schema: Value| ready(&schema, &JsonStyle::default(), 1000, Unenforced::Refused, &mut shared);
         again(json!({"properties": {"a": few, "b": few}})).unwrap();
         let error = again(patterns("b", 2)).unwrap_err();
         assert!(error.to_string().contains("patternProperties"), "the second schema of a request: {error}");
@@ -491,7 +1053,7 @@ mod tests {
         let schema = json!({"properties": {"a": {"properties": {"b": {}}, "required": ["b", "é"]}}, "required": ["a"],
                             "anyOf": [{"properties": {}, "additionalProperties": true}]});
         let style = JsonStyle { closed_objects: true, ..JsonStyle::default() };
-        let closed = ready(&schema, &style, 100, &mut KeyPatterns::default()).unwrap();
+        let closed = ready(&schema, &style, 100, Unenforced::Refused, &mut Shared::default()).unwrap().schema;
         assert_eq!(closed["additionalProperties"], false);
         assert_eq!(closed["properties"]["a"]["additionalProperties"], false);
         assert_eq!(closed["anyOf"][0]["additionalProperties"], true);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::closing::{Landmarks, Special};
 use super::notation::{quoted, spelled};
-use super::schema::{self, KeyPatterns};
+use super::schema::{self, Shared, Unenforced};
 use super::{
     AnswerFormat, Config, GrammarError, JsonStyle, Reasoning, StructuralTags, ToolCalls, ToolMode, gbnf,
 };
@@ -54,8 +54,10 @@ pub(super) struct Source<'a> {
     jsons: usize,
     /// Bytes of the schemas written so far, as text.
     schema_bytes: usize,
-    /// Key patterns of the schemas written so far.
-    key_patterns: KeyPatterns,
+    /// What the schemas written so far have used of the bounds of a request.
+    shared: Shared,
+    /// Places of the rules of schemas that are not enforced.
+    pub(super) advice: Vec<String>,
     /// For each tool that may be called, whether its schema is enforced: the compiler may do without others.
     enforced: Vec<u8>,
 }
@@ -77,7 +79,8 @@ impl<'a> Source<'a> {
             config,
             jsons: 0,
             schema_bytes: 0,
-            key_patterns: KeyPatterns::default(),
+            shared: Shared::default(),
+            advice: Vec::new(),
             enforced: Vec::new(),
         };
         source.marks.ends = ends.iter().map(|&id| spelled(id)).collect();
@@ -123,7 +126,7 @@ impl<'a> Source<'a> {
         let max_bytes = self.config.max_source_bytes as usize;
         match format {
             AnswerFormat::Json { schema, style } => {
-                let json = self.json(schema, style)?;
+                let json = self.json(schema, style, Unenforced::Refused, "")?;
                 writeln!(self.lark, "body: {json}").expect("writing to memory");
             }
             AnswerFormat::Regex(regex) => {
@@ -186,7 +189,7 @@ impl<'a> Source<'a> {
             let trigger = trigger.map_or("", String::as_str);
             let rest = &tag.begin[trigger.len()..];
             let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
-            let json = self.json(&tag.schema, &JsonStyle::default())?;
+            let json = self.json(&tag.schema, &JsonStyle::default(), Unenforced::Refused, "")?;
             let (trigger, end) = (quoted(trigger), quoted(&tag.end));
             writeln!(
                 self.lark,
@@ -215,9 +218,14 @@ impl<'a> Source<'a> {
         let (enforced, others): (Vec<_>, Vec<_>) = tools.chosen().partition(|tool| tools.enforces(tool));
         for (number, tool) in enforced.into_iter().chain(others).enumerate() {
             self.enforced.push(tools.enforces(tool).into());
-            let json = match self.json(&tool.schema(), &JsonStyle::default()) {
+            let style = JsonStyle::default();
+            let rules = if tools.enforces(tool) { Unenforced::Refused } else { Unenforced::Advice };
+            let json = match self.json(&tool.schema(), &style, rules, &tool.name) {
                 Err(refusal) if tools.enforces(tool) => return Err(refusal.of_tool(&tool.name)),
-                Err(_) => self.json(&schema::of_arguments(None), &JsonStyle::default())?,
+                Err(_) => {
+                    self.advice.push(tool.name.clone());
+                    self.json(&schema::of_arguments(None), &style, rules, &tool.name)?
+                }
                 Ok(json) => json,
             };
             let name = quoted(&format!("functions.{}:", tool.name));
@@ -252,19 +260,31 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Adds a rule for JSON of this schema and returns its name.
-    fn json(&mut self, schema: &Value, style: &JsonStyle) -> Result<String, GrammarError> {
-        let mut key_patterns = self.key_patterns;
+    /// Adds a rule for JSON of this schema and returns its name. `of` is the tool whose schema it is.
+    fn json(
+        &mut self,
+        schema: &Value,
+        style: &JsonStyle,
+        rules: Unenforced,
+        of: &str,
+    ) -> Result<String, GrammarError> {
+        let mut shared = self.shared;
         let max_values = self.config.max_schema_values as usize;
-        let ready = schema::ready(schema, style, max_values, &mut key_patterns)?.to_string();
-        let bytes = self.schema_bytes + ready.len();
+        let ready = schema::ready(schema, style, max_values, rules, &mut shared);
+        // Steps are used up by schemas that are refused, too.
+        self.shared.use_steps_of(&shared);
+        let ready = ready?;
+        let text = ready.schema.to_string();
+        let bytes = self.schema_bytes + text.len();
         let limit = self.config.max_schema_bytes as usize;
         bounded("bytes in the schemas (structured_output.max_schema_bytes)", bytes, limit)?;
-        (self.schema_bytes, self.key_patterns) = (bytes, key_patterns);
-        schema::required_keys(schema, &mut self.marks.keys);
+        (self.schema_bytes, self.shared) = (bytes, shared);
+        let dot = if of.is_empty() { "" } else { "." };
+        self.advice.extend(ready.advice.iter().map(|place| format!("{of}{dot}{place}")));
+        schema::required_keys(&ready.schema, &mut self.marks.keys);
         let name = format!("json_{}", self.jsons);
         self.jsons += 1;
-        writeln!(self.lark, "{name}: %json {ready}").expect("writing to memory");
+        writeln!(self.lark, "{name}: %json {text}").expect("writing to memory");
         Ok(name)
     }
 
@@ -284,6 +304,9 @@ impl<'a> Source<'a> {
         let texts = [Some(&self.lark), self.own.as_ref()].into_iter().flatten();
         for part in texts.map(String::as_bytes).chain([&self.enforced[..]]) {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        for place in &self.advice {
+            hasher.update(&(place.len() as u64).to_le_bytes()).update(place.as_bytes());
         }
         hasher.finalize()
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{JsonStyle, StructuralTags, ToolCalls};
+use super::{Grammar, JsonStyle, StructuralTags, ToolCalls};
 
 /// A constraint on a reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,6 +11,18 @@ pub struct GrammarSpec {
     pub format: AnswerFormat,
     /// The request field behind the constraint, for messages.
     pub field: &'static str,
+}
+
+impl GrammarSpec {
+    /// Places of the rules that the grammar of this constraint does not enforce: the request field,
+    /// the tool and the keywords, joined by dots.
+    pub fn not_enforced(&self, grammar: &Grammar) -> Vec<String> {
+        let field = match self.format {
+            AnswerFormat::Tools(_) => "tools",
+            _ => self.field,
+        };
+        grammar.advice().iter().map(|place| format!("{field}.{place}")).collect()
+    }
 }
 
 /// Format of an answer.

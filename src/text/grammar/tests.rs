@@ -107,6 +107,17 @@ pub(super) fn text(grammars: &Grammars, tokens: &[u32]) -> String {
     .expect("a whole reply is UTF-8")
 }
 
+/// Whether the grammar accepts a text as a whole reply.
+pub(super) fn accepts(grammars: &Grammars, grammar: &Grammar, text: &str) -> bool {
+    let token = |byte: u8| {
+        (0..256).find(|&id| grammars.tokenizer.token_bytes(id).is_some_and(|bytes| bytes[..] == [byte]))
+    };
+    let mut tokens: Vec<u32> = text.bytes().map(|byte| token(byte).expect("a token of each byte")).collect();
+    tokens.push(grammars.ends[0]);
+    let valid = grammar.parser().into_inner().validate_tokens_raw(&tokens);
+    valid.is_ok_and(|valid| valid == tokens.len())
+}
+
 /// Every budget from the least to a comfortable one ends in a complete value that the schema
 /// allows.
 fn check_schema(grammars: &Grammars, schema: &Value, rng: &mut fastrand::Rng) -> usize {
@@ -174,11 +185,153 @@ fn schemas() -> Vec<(Value, Option<usize>)> {
         ),
         (json!({"type": ["string", "null"]}), Some(2)),
         (
+            json!({"type": "object", "propertyNames": {"pattern": "^[a-c]{1,3}$", "maxLength": 2},
+            "properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "boolean"}}),
+            None,
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"$ref": "#/$defs/k"}, "additionalProperties": {"type": "integer"},
+            "required": ["x", "y"], "$defs": {"k": {"enum": ["x", "y", "z"]}}}),
+            Some(13),
+        ),
+        (
+            json!({"oneOf": [{"type": "null"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object", "required": ["a"],
+            "properties": {"a": {"oneOf": [{"$ref": "#/$defs/a"}, {"type": "boolean"}]}}, "additionalProperties": false}}}),
+            Some(4),
+        ),
+        // A union whose tags have defaults, with branches that hold the union again.
+        (
+            json!({"$ref": "#/$defs/e", "$defs": {"e": {"oneOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/s"}], "discriminator": {"propertyName": "k"}},
+            "n": {"type": "object", "properties": {"k": {"const": "n", "default": "n"}, "v": {"type": "integer"}}, "required": ["v"]},
+            "s": {"type": "object", "properties": {"k": {"const": "s", "default": "s"}, "l": {"$ref": "#/$defs/e"}}, "required": ["l"]}}}),
+            Some(15),
+        ),
+        (
+            json!({"type": "object", "properties": {"on": {"type": "boolean"}, "q": {"type": "boolean"}}, "additionalProperties": false,
+            "oneOf": [{"required": ["on"]}, {"required": ["q"]}]}),
+            Some(10),
+        ),
+        (
+            json!({"type": "object", "properties": {"x": {"not": {}}, "y": {"type": "string", "not": {"enum": ["", "a", "b"]}}}, "required": ["y"]}),
+            Some(9),
+        ),
+        (
+            json!({"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": true, "minItems": 2}),
+            Some(9),
+        ),
+        (
+            json!({"type": "array", "items": {"enum": ["a", "b", "c", "d", "e", "f", "g"]}, "uniqueItems": true, "minItems": 5}),
+            Some(21),
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"type": "boolean"}, "c": {"type": "null"}}, "required": ["a"],
+            "additionalProperties": false, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}, "else": {"required": ["c"]},
+            "dependentRequired": {"b": ["c"]}}),
+            None,
+        ),
+        (
+            json!({"type": "string", "pattern": r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+            "format": "email", "maxLength": 40}),
+            Some(8),
+        ),
+        (json!({"type": "string", "pattern": "^(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])[ -~]{8,12}$"}), Some(10)),
+        (json!({"type": "string", "pattern": r"^(?!000)[0-9]{3}-(?!00)[0-9]{2}$"}), Some(8)),
+        (json!({"type": "string", "format": "hostname", "maxLength": 30}), Some(3)),
+        (json!({"type": "string", "format": "uuid4"}), Some(38)),
+        (
             json!({"type": "object", "properties": {"opt": {"type": "array", "items": {"type": "string"}, "minItems": 40},
             "é \"q\"": {"type": "boolean"}}, "required": ["é \"q\""]}),
             None,
         ),
     ]
+}
+
+/// Samples of values that a schema allows, and of values that it does not, for rules that are
+/// rewritten.
+#[test]
+fn rewritten_rules_accept_what_the_schema_allows_and_nothing_else() {
+    let grammars = bytes();
+    for (schema, allowed, refused) in [
+        (json!({"pattern": "^[[a-c]]$"}), vec![r#""a]""#, r#""[]""#, "1"], vec![r#""a""#, r#""[""#]),
+        (json!({"pattern": "^{[a-z]{2}}$"}), vec![r#""{ab}""#], vec![r#""ab""#]),
+        (json!({"pattern": r"^\<x\>$"}), vec![r#""<x>""#], vec![r#""x""#]),
+        (
+            json!({"pattern": r"^\d\w\s$"}),
+            vec![r#""1_ ""#, "\"1_\u{feff}\""],
+            vec!["\"\u{661}_ \"", r#""1é ""#],
+        ),
+        (json!({"pattern": "^a|b$"}), vec![r#""ax""#, r#""xb""#], vec![r#""xa""#, r#""bx""#]),
+        (json!({"pattern": r"\bcat\b"}), vec![r#""a cat.""#, r#""cat""#], vec![r#""cats""#, r#""_cat""#]),
+        (
+            json!({"type": "string", "pattern": "^(?:(?!--)[a-z-])*$"}),
+            vec![r#""a-b-c""#, r#""""#],
+            vec![r#""a--b""#],
+        ),
+        (json!({"not": {"type": ["string", "integer"]}}), vec!["null", "[]"], vec![r#""a""#, "1"]),
+        (json!({"not": {"const": 5}}), vec!["4", "6", "5.5", "null"], vec!["5"]),
+        (
+            json!({"not": {"required": ["a"]}}),
+            vec!["{}", r#"{"b":1}"#],
+            vec![r#"{"a":1}"#, r#"{"b":1,"a":1}"#],
+        ),
+        (
+            json!({"not": {"type": "object", "properties": {"a": {"type": "string"}}}}),
+            vec![r#"{"a":1}"#, "3"],
+            vec!["{}", r#"{"a":"x"}"#],
+        ),
+        (
+            json!({"not": {"anyOf": [{"type": "number", "minimum": 3}, {"type": "string", "pattern": "^a"}]}}),
+            vec!["2", r#""b""#],
+            vec!["3", r#""ab""#],
+        ),
+        (
+            json!({"propertyNames": {"maxLength": 2}, "additionalProperties": {"type": "null"}}),
+            vec!["{}", r#"{"a":null,"bc":null}"#, "7"],
+            vec![r#"{"abc":null}"#, r#"{"a":1}"#],
+        ),
+        (json!({"propertyNames": false}), vec!["{}"], vec![r#"{"a":1}"#]),
+        (
+            json!({"properties": {"a": {"type": "integer"}}, "propertyNames": {"pattern": "^[ab]"}, "additionalProperties": {"type": "null"}}),
+            vec![r#"{"a":1,"b":null}"#],
+            vec![r#"{"a":null}"#, r#"{"c":null}"#],
+        ),
+        (
+            json!({"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}, {"type": "number", "maximum": 1}, {"type": "number", "exclusiveMinimum": 1}]}),
+            vec![r#""a""#, r#""bc""#, "1", "2.5"],
+            vec![r#""c""#, "null"],
+        ),
+        (
+            json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"required": ["c"]}]}),
+            vec![r#"{"a":1}"#, r#"{"c":1,"d":1}"#],
+            vec!["{}", r#"{"a":1,"b":1}"#, r#"{"b":1,"c":1}"#],
+        ),
+        (
+            json!({"type": "array", "items": {"type": "boolean"}, "uniqueItems": true}),
+            vec!["[true,false]", "[]"],
+            vec!["[true,true]"],
+        ),
+        (json!({"uniqueItems": true, "maxItems": 1}), vec!["[3]", "4"], vec!["[3,4]"]),
+        (json!({"format": "date"}), vec![r#""2024-02-29""#, "1"], vec![r#""2023-02-29""#, r#""1900-02-29""#]),
+        (json!({"format": "hostname"}), vec![r#""a.b-c.d""#], vec![r#""-a""#, r#""xn--a""#]),
+        (json!({"format": "color"}), vec![r#""anything""#], vec![]),
+    ] {
+        let grammar = grammars.compile(&spec(json_format(schema.clone())));
+        let grammar = grammar.unwrap_or_else(|error| panic!("{schema}: {error}"));
+        for (texts, wanted) in [(allowed, true), (refused, false)] {
+            for text in texts {
+                assert_eq!(accepts(&grammars, &grammar, text), wanted, "{schema}: {text}");
+            }
+        }
+        assert!(grammar.advice().is_empty(), "{schema}: {:?}", grammar.advice());
+    }
+}
+
+/// What no grammar can see is said to be advice, also where a schema is enforced.
+#[test]
+fn lists_of_texts_may_have_one_twice_and_this_is_named() {
+    let tags = json!({"type": "object", "properties": {"tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}}});
+    let grammar = bytes().compile(&spec(json_format(tags))).unwrap();
+    assert_eq!(grammar.advice(), ["properties.tags.uniqueItems"]);
 }
 
 #[test]
@@ -409,10 +562,27 @@ fn a_thought_ends_in_time_for_the_answer() {
 fn what_cannot_be_honoured_is_refused_by_name() {
     let grammars = bytes();
     for (format, part) in [
-        (json_format(json!({"type": "object", "if": {}})), "if"),
-        (json_format(json!({"type": "array", "uniqueItems": true})), "uniqueItems"),
-        (json_format(json!({"type": "string", "pattern": "(?=a)b"})), "look"),
-        (json_format(json!({"type": "string", "format": "no such format"})), "no such format"),
+        (json_format(json!({"properties": {"a": {"contains": {}}}})), "`properties.a.contains`"),
+        (
+            json_format(json!({"not": {"type": "array", "items": {"type": "null"}}})),
+            "`not`: it has no form that can be enforced: `items`",
+        ),
+        (
+            json_format(json!({"oneOf": [{"type": "string"}, {"type": "string", "format": "date"}]})),
+            "`oneOf`: branches 0 and 1",
+        ),
+        (
+            json_format(json!({"items": {"type": "string", "pattern": "(a)\\1"}})),
+            "`items.pattern`: the back-reference",
+        ),
+        (json_format(json!({"type": "string", "pattern": "\\Z"})), "no escape of ECMA 262"),
+        (json_format(json!({"type": "string", "pattern": "(?=a)b"})), ""),
+        (json_format(json!({"propertyNames": {"format": "date"}})), "`propertyNames`"),
+        (json_format(json!({"patternProperties": {"(?>a)": {}}})), "`patternProperties`"),
+        (
+            json_format(json!({"$ref": "#/$defs/a", "$defs": {"a": {"pattern": "(a)\\1"}}})),
+            "`$defs.a.pattern`",
+        ),
         (json_format(json!({"$ref": "https://example.com/s.json"})), "example.com"),
         (json_format(json!({"type": "integer", "minimum": 2, "maximum": 1})), ""),
         (json_format(json!({"type": "array", "items": [{"const": (1_i64 << 53) + 1}]})), "9007199254740993"),
@@ -438,13 +608,18 @@ fn what_cannot_be_honoured_is_refused_by_name() {
 fn tools_that_are_not_strict_do_without_a_schema_that_is_refused() {
     let grammars = bytes();
     let note = json!({"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"], "additionalProperties": false});
-    let unique = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
+    let some = json!({"type": "object", "properties": {"a": {"type": "array", "contains": {"const": 1}}}});
+    let none = json!({"type": "object", "properties": {"a": {"minimum": 2, "maximum": 1}}, "required": ["a", "b"], "not": {"required": ["b"]}});
     let compile = |tools: Vec<ToolFunction>, mode| {
         let calls = ToolCalls::new(tools, mode, false).unwrap();
         grammars.compile(&spec(AnswerFormat::Tools(calls)))
     };
     let mut rng = fastrand::Rng::with_seed(18);
-    for refused in [unique, json!({"minProperties": 5})] {
+    for (refused, place) in [
+        (some, "other.properties.a.contains"),
+        (json!({"minProperties": 5}), "other.minProperties"),
+        (none, "other"),
+    ] {
         let tools = |strict| {
             vec![tool("strict", Some(note.clone()), true), tool("other", Some(refused.clone()), strict)]
         };
@@ -464,9 +639,12 @@ fn tools_that_are_not_strict_do_without_a_schema_that_is_refused() {
                 );
             }
         }
-        for (tools, mode) in [(tools(true), ToolMode::Auto), (tools(false), ToolMode::Required)] {
-            let error = compile(tools, mode).unwrap_err().to_string();
+        for mode in [ToolMode::Auto, ToolMode::Required, ToolMode::Named("other".into())] {
+            let error = compile(tools(true), mode).unwrap_err().to_string();
             assert!(error.starts_with("the tool `other`: "), "{refused}: {error}");
+        }
+        for mode in [ToolMode::Required, ToolMode::Named("other".into())] {
+            assert_eq!(compile(tools(false), mode).unwrap().advice(), [place]);
         }
         compile(tools(false), ToolMode::Named("strict".into())).unwrap();
     }
@@ -494,8 +672,8 @@ fn escaped_quotes_are_on_the_way_to_the_end() {
 fn refusals_say_nothing_of_our_own_grammar() {
     for (schema, why) in [
         (
-            json!({"type": "string", "format": "json-pointer"}),
-            "the JSON Schema cannot be enforced: Unknown format: json-pointer",
+            json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "(?>a)"}}}),
+            "the JSON Schema cannot be enforced: `properties.a.pattern`: `(?>` is no group of ECMA 262",
         ),
         (
             json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}),

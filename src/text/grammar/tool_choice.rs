@@ -3,8 +3,8 @@
 //! `<|tool_calls_section_begin|>` then per call
 //! `<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>` JSON `<|tool_call_end|>`,
 //! then `<|tool_calls_section_end|>`. The markers are tokens; the arguments are JSON of the tool's
-//! schema. A schema that cannot be enforced is refused where the tool is strict or the call is
-//! forced; otherwise its arguments are any object.
+//! schema. Rules of a schema that cannot be enforced are refused where the tool is strict; otherwise
+//! they are left out, and a schema that is refused as a whole leaves any object.
 
 use serde_json::Value;
 
@@ -105,18 +105,18 @@ impl ToolCalls {
 
     /// Whether calls of the tool never go without its schema.
     pub(super) fn enforces(&self, tool: &ToolFunction) -> bool {
-        tool.strict || self.is_forced()
+        tool.strict
     }
 
-    /// These calls without the schemas that `build` refuses in calls of their tool alone; `None` if
-    /// no schema is dropped. Errors: the refusal of a schema that is enforced, and errors that are
+    /// These calls without the schemas that `build` refuses in calls of their tool alone, and the
+    /// names of those tools. Errors: the refusal of a schema that is enforced, and errors that are
     /// no refusals.
     pub(super) fn loosened(
         &self,
         mut build: impl FnMut(Self) -> Result<(), GrammarError>,
-    ) -> Result<Option<Self>, GrammarError> {
+    ) -> Result<(Self, Vec<String>), GrammarError> {
         let mut loosened = self.clone();
-        let mut dropped = false;
+        let mut dropped = Vec::new();
         for tool in loosened.tools.iter_mut().filter(|tool| self.allows(tool)) {
             let Err(error) = build(Self { tools: vec![tool.clone()], ..self.clone() }) else { continue };
             if !error.is_refusal() {
@@ -126,8 +126,8 @@ impl ToolCalls {
                 return Err(error.of_tool(&tool.name));
             }
             tool.parameters = None;
-            dropped = true;
+            dropped.push(tool.name.clone());
         }
-        Ok(dropped.then_some(loosened))
+        Ok((loosened, dropped))
     }
 }
