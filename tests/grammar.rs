@@ -253,7 +253,7 @@ async fn what_cannot_be_is_an_error_before_generation() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "string", "minLength": 50}}, "required": ["a"]});
     for (body, param, part) in [
         (json!({"guided_json": schema, "max_tokens": 10}), "max_tokens", "at least "),
-        (json!({"guided_json": {"type": "object", "if": {}}}), "guided_json", "if"),
+        (json!({"guided_json": {"type": "object", "contains": {}}}), "guided_json", "contains"),
         (json!({"guided_json": {"type": "integer", "minimum": 2, "maximum": 1}}), "guided_json", ""),
         (json!({"guided_regex": "(a"}), "guided_regex", ""),
         (json!({"guided_grammar": "start: nowhere"}), "guided_grammar", "nowhere"),
@@ -274,6 +274,30 @@ async fn what_cannot_be_is_an_error_before_generation() {
         )
         .await;
     assert!(jsonschema::is_valid(&schema, &serde_json::from_str(&text).unwrap()), "{text}");
+}
+
+/// A rule that cannot be enforced leaves the rest of a schema in force, and is named.
+#[tokio::test(flavor = "multi_thread")]
+async fn schemas_of_tools_that_are_not_strict_are_advice_where_they_cannot_be_enforced() {
+    let served = serve();
+    let schema = json!({"type": "object", "properties": {"v": {"type": "string", "pattern": "^(a)\\1$", "maxLength": 4}},
+        "required": ["v"], "additionalProperties": false});
+    let tool = |strict: bool| json!([{"type": "function", "function": {"name": "f", "strict": strict, "parameters": schema}}]);
+    let ask = |strict: bool| json!({"messages": [{"role": "user", "content": "Do it."}], "max_tokens": 60, "tool_choice": "required", "tools": tool(strict)});
+    let mut summary = Summary::default();
+    let body = ask(false).to_string().into_bytes().into();
+    let Ok(Answer::Json(answer)) = served.api.reply(Kind::Chat, body, "test", &mut summary).await else {
+        panic!("an answer")
+    };
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    let arguments =
+        answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    let arguments: Value = serde_json::from_str(arguments).unwrap();
+    let (text, members) = (arguments["v"].as_str().unwrap(), arguments.as_object().unwrap().len());
+    assert!(text.chars().count() <= 4 && members == 1, "{arguments}");
+    assert_eq!(summary.ignored_fields.as_deref(), Some("tools.f.properties.v.pattern"));
+    let error = served.chat(ask(true)).await.unwrap_err();
+    assert!(error.status == 400 && error.message.contains("`properties.v.pattern`"), "{}", error.message);
 }
 
 /// Schemas that no tool has: what they ask for is there, or the request is refused by name before anything is generated.
@@ -397,7 +421,7 @@ async fn unfamiliar_schemas_are_honoured_or_refused() {
                 let mut body = json!({"temperature": temperature, "seed": 7, "max_tokens": 400});
                 if forced {
                     body["tools"] =
-                        json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
+                        json!([{"type": "function", "function": {"name": "f", "strict": true, "parameters": schema}}]);
                     (body["tool_choice"], body["parallel_tool_calls"]) = ("required".into(), false.into());
                 } else {
                     body["guided_json"] = schema.clone();

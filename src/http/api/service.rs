@@ -179,7 +179,9 @@ impl Api {
         request_id: &str,
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
-        let Call { model, stream, request_id: own_id, mut format, mut request, drop_oldest, .. } = call;
+        let Call {
+            model, stream, request_id: own_id, mut format, mut request, mut unknown, drop_oldest, ..
+        } = call;
         summary.request_id.clone_from(&own_id);
         format.model = self.card.resolve(model.as_deref())?;
         format.created = unix_seconds();
@@ -199,6 +201,10 @@ impl Api {
         };
         let replies = replies.map_err(|error| ApiError::in_dialect(format.kind, error))?;
         drop(hold);
+        if !replies.not_enforced().is_empty() {
+            self.note_not_enforced(replies.not_enforced(), &mut unknown);
+            summary.ignored_fields = unknown.header().map(Into::into);
+        }
         let tokenizer = self.generator.tokenizer().clone();
         if stream {
             let events = EventStream::new(replies, tokenizer, format, summary.clone());
@@ -375,6 +381,18 @@ impl Api {
         let facts = self.generator.facts();
         let (tokenizer, template) = (self.generator.tokenizer(), self.generator.chat_template());
         write::document(&TokenizerInfo::of(tokenizer, template, facts.max_model_len))
+    }
+
+    /// Counts rules of schemas that are not enforced, logs the new ones, and adds them to the unknown names.
+    fn note_not_enforced(&self, places: &[String], unknown: &mut Unknown) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in places {
+            self.generator.metrics().record_ignored_field();
+            unknown.add(place);
+            if logged.len() < MAX_LOGGED_NAMES && logged.insert(place.clone()) {
+                tracing::warn!(rule = place, "a rule of a schema is not enforced (said once per rule)");
+            }
+        }
     }
 
     /// Counts unknown names, logs the new ones, and gives them as the answer's header has them.

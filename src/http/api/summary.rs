@@ -18,7 +18,7 @@ pub struct Summary {
     pub guard_events: Option<usize>,
     /// When things happened to the replies, the first 16 of them.
     pub timelines: Vec<Timeline>,
-    /// Names in the request that no reader knows, fit for a header.
+    /// Names in the request that no reader knows, and rules of schemas that are not enforced, fit for a header.
     pub ignored_fields: Option<Arc<str>>,
     /// `request_id` of the body.
     pub request_id: Option<String>,

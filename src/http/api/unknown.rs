@@ -10,7 +10,7 @@ use super::ApiError;
 /// Most names kept of one request.
 const MAX_NAMES: usize = 16;
 /// Most characters of a name.
-const MAX_NAME_CHARS: usize = 48;
+const MAX_NAME_CHARS: usize = 96;
 /// Most edits between a name and the one that was meant.
 const MAX_EDITS: usize = 2;
 

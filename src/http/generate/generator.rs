@@ -191,6 +191,8 @@ impl Generator {
         let media = self.see(&mut prompts, &request).await.inspect_err(|e| self.note_refusal(e))?;
         self.bound_logprobs(&prompts, &request)?;
         let grammar = self.constrain(&prompts, &request, begins_turn).await?;
+        let not_enforced = grammar.as_ref().zip(request.grammar.as_ref());
+        let not_enforced = not_enforced.map_or_else(Vec::new, |(grammar, spec)| spec.not_enforced(grammar));
         let prediction = self.predict(request.prediction.take()).await?;
         let speculation = Speculation { wanted: request.speculation, prediction };
         let replies = self
@@ -198,7 +200,8 @@ impl Generator {
             .inspect_err(|e| self.note_refusal(e))?;
         let facts = self.facts();
         let cache_block = facts.prefix_caching.then_some(facts.block_size);
-        Ok(Replies::new(replies, prompts, request.n as usize, cache_block, arrived))
+        let replies = Replies::new(replies, prompts, request.n as usize, cache_block, arrived);
+        Ok(replies.without_rules(not_enforced))
     }
 
     /// The pictures of each prompt.

@@ -452,6 +452,8 @@ pub struct Replies {
     /// Number of replies that have not ended.
     open: usize,
     arrived: Instant,
+    /// Places of the rules in the request's schemas that the replies need not meet.
+    not_enforced: Vec<String>,
 }
 
 impl Replies {
@@ -463,7 +465,18 @@ impl Replies {
         arrived: Instant,
     ) -> Self {
         let open = replies.len();
-        Self { replies, prompts, copies, cache_block, turn: 0, open, arrived }
+        Self { replies, prompts, copies, cache_block, turn: 0, open, arrived, not_enforced: Vec::new() }
+    }
+
+    /// Names rules of the request's schemas that are not enforced.
+    pub(super) fn without_rules(self, not_enforced: Vec<String>) -> Self {
+        Self { not_enforced, ..self }
+    }
+
+    /// Places of the rules in the request's schemas that the replies need not meet: the field and
+    /// keywords, joined by dots.
+    pub fn not_enforced(&self) -> &[String] {
+        &self.not_enforced
     }
 
     /// The next event of any reply; `None` when all have ended. An error ends the request: the other replies are aborted.
