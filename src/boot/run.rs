@@ -57,6 +57,7 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     match outcome {
         Ok(End::Drained) => ExitCode::SUCCESS,
         Ok(End::Cut) => ExitCode::from(EXIT_CUT),
+        Ok(End::Forced) => ExitCode::FAILURE,
         Ok(End::Stuck) => ExitCode::from(EXIT_STUCK),
         Err(error) => {
             tracing::error!("{}", chain(&*error));
@@ -80,6 +81,8 @@ enum End {
     Drained,
     /// Requests were ended with an error because the drain's time was over.
     Cut,
+    /// A further signal ended what was left of the drain.
+    Forced,
     /// A step never ended.
     Stuck,
 }
@@ -138,8 +141,11 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
         // Nothing waits for the engine's thread, which never ends.
         () = watchdog::stuck(&metrics, settings.scheduler.step_timeout()) => return Ok(End::Stuck),
     };
-    if end.is_err() {
-        watchdog::log_flight(&metrics);
+    match end {
+        Err(_) => watchdog::log_flight(&metrics),
+        // Neither a collector of traces nor the engine's thread is waited for.
+        Ok(End::Forced) => return end,
+        Ok(_) => {}
     }
     if let Some(traces) = traces {
         traces.flush(TRACE_FLUSH_LIMIT).await;
@@ -197,8 +203,8 @@ async fn serve_until_end(
         }
     }
     let requests = if cut == 1 { "request was" } else { "requests were" };
-    Err(format!("second signal: {cut} {requests} ended with an error, and the drain is not waited for")
-        .into())
+    tracing::error!("second signal: {cut} {requests} ended with an error, and the drain is not waited for");
+    Ok(End::Forced)
 }
 
 /// How a drain ended that nothing forced, behind which the engine ended.
