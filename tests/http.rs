@@ -747,6 +747,14 @@ async fn probes_and_scrapers_are_answered_while_all_connections_are_in_use() {
     }
     let page = first.get("/metrics").await.text().to_owned();
     assert!(page.contains("perigee_http_refused_connections_total 52\n"), "{page}");
+    // Regression: connections that say nothing held the places of probes.
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(Client::connect(server.addr()).await);
+        if silent.len() % 20 == 0 {
+            assert_eq!(Client::connect(server.addr()).await.get("/health/ready").await.status, 200);
+        }
+    }
     assert_eq!(first.get("/version").await.status, 200);
 }
 
