@@ -46,7 +46,7 @@ fn ports_are_published_on_loopback_unless_told() {
 fn the_model_is_mounted_and_named_without_a_trace_where_there_is_none() {
     // Only long forms of mounts leave a missing source alone; a secret's is read-only in every version of compose.
     assert!(!lines().any(|line| line.starts_with("- ${MODEL")));
-    assert_eq!(lines().filter(|line| *line == "file: ${MODEL:-/dev/null}").count(), 1);
+    assert_eq!(lines().filter(|line| *line == "file: ${MODEL:-./config}").count(), 1);
     assert_eq!(lines().filter(|line| *line == "PERIGEE_MODEL: ${MODEL:-}").count(), 2);
     assert!(!lines().any(|line| line.starts_with("PERIGEE_MODEL__PATH")));
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use perigee_cuda::{Arch, CacheSettings, Installation, KernelCache, Program, kernels};
 
 use super::{Lines, made_up};
+use crate::golden::golden_folder;
 
 /// Kernels of a cache directory in the folder `jit-cache`.
 fn fill_cache(dir: &Path, arch: Arch, leave_out: usize) -> usize {
@@ -96,6 +97,13 @@ fn findings_have_their_level_and_remedy() {
         ],
     );
     with_cuda(&[("FAKE_CAPABILITY", "75")], true, &["FAIL device 0 ", "there are no kernels for it"]);
+    // device.backend = auto, and a checkpoint.
+    let folder = golden_folder("kimi");
+    let on_gpu = text(&doctor(dir.path(), Some(&cuda), &[], &["--model", folder.to_str().unwrap()]));
+    assert!(
+        on_gpu.contains("ok memory plan the weights fit in the memory of Made-up GPU 0; workspace"),
+        "{on_gpu}"
+    );
     // Kernels of another architecture are not in the cache, and nothing compiles them.
     with_cuda(&[("FAKE_CAPABILITY", "120")], true, &["warn kernels 0 of", "FAIL nvrtc "]);
     with_cuda(
