@@ -39,7 +39,7 @@ pub(super) fn draft(
              `continue_final_message`): the reply would begin a second document",
         ));
     }
-    let grammar = tools::grammar(choice, &prompt.tools, parallel_calls, structured)?;
+    let grammar = tools::grammar(choice, &prompt.tools, parallel_calls, structured, limits.json_arguments)?;
     let mode = match reasoning.thinks.unwrap_or(defaults.thinks) {
         true => SamplingMode::Thinking,
         false => SamplingMode::Instant,

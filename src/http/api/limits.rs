@@ -15,6 +15,8 @@ pub(super) struct Limits {
     pub(super) reasoning: ReasoningSwitch,
     /// Under which names reasoning is given.
     pub(super) reasoning_field: ReasoningField,
+    /// Whether arguments must be JSON objects where no tool is `strict`.
+    pub(super) json_arguments: bool,
     /// Whether a request may choose how it is watched for loops.
     pub(super) guard_choice: bool,
     /// What becomes of fields that are unknown.
@@ -34,6 +36,7 @@ impl Default for Limits {
             max_prompts: 8,
             reasoning,
             reasoning_field,
+            json_arguments: false,
             guard_choice: true,
             unknown_fields,
             hosted_tools: HostedTools::Ignore,

@@ -55,6 +55,7 @@ pub fn render_request(
         reasoning: ReasoningSwitch::of(&text.template, &text.tokenizer),
         reasoning_field: ReasoningField::default(),
         guard_choice: true,
+        json_arguments: false,
         unknown_fields: UnknownFields::Ignore,
         hosted_tools: HostedTools::Ignore,
     };

@@ -421,6 +421,7 @@ impl Api {
             max_prompts: completions::MAX_REPLIES,
             reasoning: self.generator.reasoning_switch(),
             reasoning_field: self.generator.reasoning().field,
+            json_arguments: self.generator.structured_output().json_arguments,
             guard_choice: self.generator.guard().client_may_choose,
             unknown_fields: self.unknown_fields,
             hosted_tools: self.hosted_tools,

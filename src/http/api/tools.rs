@@ -263,6 +263,7 @@ pub(super) fn grammar(
     tools: &[Value],
     parallel: bool,
     structured: Option<GrammarSpec>,
+    json_arguments: bool,
 ) -> Result<Option<GrammarSpec>, ApiError> {
     let is_strict = |tool: &Value| tool["function"]["strict"] == true;
     let mode = match choice {
@@ -271,9 +272,12 @@ pub(super) fn grammar(
         ToolChoice::Allowed { required: true, .. } => ToolMode::Required,
         ToolChoice::Allowed { required: false, .. } if structured.is_none() => ToolMode::Auto,
         ToolChoice::Auto if structured.is_none() && tools.iter().any(is_strict) => ToolMode::Auto,
+        ToolChoice::Auto if structured.is_none() && json_arguments => ToolMode::Auto,
         ToolChoice::None | ToolChoice::Auto | ToolChoice::Allowed { .. } => return Ok(structured),
     };
     let field = if *choice == ToolChoice::Auto { "tools" } else { "tool_choice" };
+    // Nobody asked for the schemas.
+    let advice = *choice == ToolChoice::Auto && !tools.iter().any(is_strict);
     let may_be_called = |tool: &&Value| match choice {
         ToolChoice::Allowed { names, .. } => names.iter().any(|name| tool["function"]["name"] == **name),
         _ => true,
@@ -283,12 +287,17 @@ pub(super) fn grammar(
             let function = &tool["function"];
             ToolFunction {
                 name: function["name"].as_str().unwrap_or_default().to_owned(),
-                parameters: Some(&function["parameters"]).filter(|value| !value.is_null()).cloned(),
+                parameters: Some(&function["parameters"])
+                    .filter(|value| !advice && !value.is_null())
+                    .cloned(),
                 strict: is_strict(tool),
             }
         });
-    let calls = ToolCalls::new(functions.collect(), mode, parallel)
-        .map_err(|error| ApiError::invalid_value(field, error.to_string()))?;
+    let calls = match ToolCalls::new(functions.collect(), mode, parallel) {
+        Ok(calls) => calls,
+        Err(_) if advice => return Ok(None),
+        Err(error) => return Err(ApiError::invalid_value(field, error.to_string())),
+    };
     Ok(Some(GrammarSpec { format: AnswerFormat::Tools(calls), field }))
 }
 
@@ -336,15 +345,26 @@ mod tests {
         for (mode, required) in [("auto", false), ("required", true)] {
             let allowed = ToolChoice::Allowed { names: vec!["get_weather".into()], required };
             assert_eq!(choice(some(mode), &tools), Ok(allowed.clone()));
-            assert_eq!(grammar(&allowed, &tools, true, None).unwrap().unwrap().field, "tool_choice");
+            assert_eq!(grammar(&allowed, &tools, true, None, false).unwrap().unwrap().field, "tool_choice");
         }
         let tools = [json!({"type": "function", "function": {"name": "get_weather"}})];
-        let forced = grammar(&ToolChoice::Required, &tools, true, None).unwrap().unwrap();
+        let forced = grammar(&ToolChoice::Required, &tools, true, None, false).unwrap().unwrap();
         assert_eq!(forced.field, "tool_choice");
-        assert_eq!(grammar(&ToolChoice::Auto, &tools, true, None), Ok(None));
+        assert_eq!(grammar(&ToolChoice::Auto, &tools, true, None, false), Ok(None));
+        let json = grammar(&ToolChoice::Auto, &tools, true, None, true).unwrap().unwrap();
+        let function = ToolFunction { name: "get_weather".into(), parameters: None, strict: false };
+        let calls = ToolCalls::new(vec![function], ToolMode::Auto, true).unwrap();
+        assert_eq!(json.format, AnswerFormat::Tools(calls));
+        let many: Vec<Value> =
+            (0..200).map(|n| json!({"type": "function", "function": {"name": format!("f{n}")}})).collect();
+        assert_eq!(
+            grammar(&ToolChoice::Auto, &many, true, None, true),
+            Ok(None),
+            "more than a grammar can have"
+        );
         let strict = json!({"type": "function", "function": {"name": "note", "strict": true}});
         let [tool] = tools.clone();
-        let spec = grammar(&ToolChoice::Auto, &[tool, strict], true, None).unwrap().unwrap();
+        let spec = grammar(&ToolChoice::Auto, &[tool, strict], true, None, false).unwrap().unwrap();
         let function = |name: &str, strict| ToolFunction { name: name.into(), parameters: None, strict };
         let functions = vec![function("get_weather", false), function("note", true)];
         let calls = ToolCalls::new(functions, ToolMode::Auto, true).unwrap();
@@ -365,7 +385,7 @@ mod tests {
             (ToolChoice::Auto, false),
             (ToolChoice::None, false),
         ] {
-            let spec = grammar(&choice, &tools, true, Some(format.clone())).unwrap().unwrap();
+            let spec = grammar(&choice, &tools, true, Some(format.clone()), false).unwrap().unwrap();
             assert_eq!(matches!(spec.format, AnswerFormat::Tools(_)), calls, "{choice:?}");
             assert_eq!(spec == format, !calls, "{choice:?}");
         }

@@ -172,6 +172,11 @@ impl Generator {
         self
     }
 
+    /// The bounds on grammars.
+    pub fn structured_output(&self) -> &grammar::Config {
+        self.grammars.config()
+    }
+
     /// The guard's settings in force.
     pub fn guard(&self) -> &guard::Config {
         self.guard.config()

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// Whether the calls of a request whose tools are not `strict` must have arguments that are JSON objects, from a call's first token on.
+    /// On: no call has to be mended; such a request has a grammar, with its bounds, waits and masks.
+    pub json_arguments: bool,
     /// Longest time a request's grammar may take to be compiled, and longest wait for its turn before, seconds, 1 to 600. Larger: more
     /// elaborate schemas, fewer and later refusals under load.
     pub compile_timeout_s: u32,
@@ -50,6 +53,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            json_arguments: false,
             compile_timeout_s: 10,
             max_compiling: 2,
             cache_bytes: 16 << 20,
