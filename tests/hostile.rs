@@ -535,7 +535,11 @@ fn tensors_that_lie() {
         "weight_shape says [-1, -1]",
         &[int4, ("weight_scale", BF16, &[64, 4], &[0x80, 0x3f]), ("weight_shape", I64, &[2], &[0xff])],
     );
-    parts("INT4 with scales of F32", "BF16 beside I32", &[int4, ("weight_scale", F32, &[64, 4], &one)]);
+    parts(
+        "INT4 with scales of bytes",
+        "BF16, F16, F32 or F8_E8M0 beside I32",
+        &[int4, ("weight_scale", U8, &[64, 4], &[0x7f])],
+    );
     let ct = [
         ("weight_packed", U8, &[64usize, 64] as &[usize], &[0x11u8] as &[u8]),
         ("weight_scale", F8_E4M3, &[64, 8], &[0x38]),

@@ -14,6 +14,7 @@ use super::simd::{self, Isa};
 use super::transpose::TransposeRows;
 use perigee_numbers::quant::fp8::{decode_e4m3, decode_e8m0};
 use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee_numbers::tensor::DType;
 
 impl CodeFormat {
     /// What one stored scale is, before the panel's factor.
@@ -122,7 +123,14 @@ fn pack_scales(format: CodeFormat, rows: &[Option<(&PackedMatrix<'_>, usize)>; L
                 // Negative scales are refused but for -0, whose sign the kernels would take for an exponent.
                 CodeFormat::Nvfp4 => group[lane] = stored(1)[0] & 0x7f,
                 CodeFormat::Mxfp4 => group[lane] = stored(1)[0],
-                CodeFormat::Int4 => group[2 * lane..2 * lane + 2].copy_from_slice(stored(2)),
+                CodeFormat::Int4 if matrix.scales.dtype == DType::Bf16 => {
+                    group[2 * lane..2 * lane + 2].copy_from_slice(stored(2));
+                }
+                // See `PackedMatrix::kernel_scales`.
+                CodeFormat::Int4 => {
+                    let rounded = half::bf16::from_f32(matrix.scale(o, g));
+                    group[2 * lane..2 * lane + 2].copy_from_slice(&rounded.to_le_bytes());
+                }
                 CodeFormat::Fp8 => {
                     let block = if matrix.format == PackedFormat::Fp8Block { g } else { 0 };
                     group[4 * lane..4 * lane + 4].copy_from_slice(&matrix.scale(o, block).to_le_bytes());
@@ -187,7 +195,7 @@ pub(crate) unsafe fn group_scales(
 mod tests {
     use super::*;
     use crate::matrix::{PanelSource, pack_all};
-    use perigee_numbers::tensor::{DType, TensorView};
+    use perigee_numbers::tensor::TensorView;
     use perigee_numbers::threads::ThreadPool;
 
     #[test]
@@ -210,7 +218,11 @@ mod tests {
             (PackedFormat::Mxfp4, DType::U8, TensorScale::None),
             (PackedFormat::Int4Group32, DType::Bf16, TensorScale::None),
             (PackedFormat::Fp8Block, DType::F32, TensorScale::None),
+            (PackedFormat::Int4Group32, DType::F16, TensorScale::None),
+            (PackedFormat::Int4Group32, DType::F8E8M0, TensorScale::None),
             (PackedFormat::Fp8Block, DType::Bf16, TensorScale::None),
+            (PackedFormat::Fp8Block, DType::F8E8M0, TensorScale::None),
+            (PackedFormat::Fp8Row, DType::F16, TensorScale::None),
             (PackedFormat::Fp8Row, DType::F32, TensorScale::None),
             (PackedFormat::Fp8Tensor, DType::F32, TensorScale::None),
         ];
@@ -224,7 +236,13 @@ mod tests {
                     let matrix = owned.view();
                     let source = PanelSource::stacked("test", vec![matrix.into()]).expect("valid");
                     let packed = pack_all(&mut pool, isa, "test", &[source]).expect("memory");
-                    let want = matrix.to_f32();
+                    // As the kernels multiply: INT4's scales of more bits are rounded to BF16.
+                    let (scales, dtype) = match format {
+                        PackedFormat::Int4Group32 => (matrix.kernel_scales(), DType::Bf16),
+                        _ => (matrix.scales.bytes.into(), dtype),
+                    };
+                    let scales = TensorView { dtype, bytes: &scales, ..matrix.scales };
+                    let want = PackedMatrix { scales, ..matrix }.to_f32();
                     for o in 0..shape[0] {
                         let mut got = vec![f32::NAN; shape[1]];
                         packed[0].read_row(o, &mut got);

@@ -182,7 +182,8 @@ pub(crate) fn random_packed(
         match dtype {
             // Zero to 3.5: the tensor scale brings them down.
             DType::F8E4M3 => bytes.push(rng.u8(0..0x47)),
-            DType::U8 => bytes.push((scale.to_bits() >> 23) as u8),
+            DType::U8 | DType::F8E8M0 => bytes.push((scale.to_bits() >> 23) as u8),
+            DType::F16 => bytes.extend(half::f16::from_f32(scale).to_le_bytes()),
             DType::Bf16 => bytes.extend(half::bf16::from_f32(scale).to_le_bytes()),
             _ => bytes.extend(scale.to_le_bytes()),
         }

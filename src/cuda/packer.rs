@@ -1,5 +1,7 @@
 //! Brings weights from the checkpoint's rows into tiles, on the device.
 
+use std::borrow::Cow;
+
 use super::driver::Driver;
 use super::kernels::repack::{self, Half};
 use super::stream::{Buffer, Stream};
@@ -127,16 +129,20 @@ impl Packer {
             Some(buffer) => buffer,
             None => *self.not_numbers.insert(stream.zeros("weights", 4)?),
         };
+        // A row of scales of its own has each row of the formats whose scales are packed.
+        let all_scales: Vec<Cow<'_, [u8]>> = halves
+            .iter()
+            .map(|matrix| match layout.format {
+                Format::Fp8 => Cow::Borrowed(&[][..]),
+                _ => scale_bytes(matrix),
+            })
+            .collect();
         for first in (0..out_features).step_by(slice) {
             let rows = first..(first + slice).min(out_features);
             let mut staged = [0; 2];
-            for ((matrix, staging), staged) in halves.iter().zip(&mut self.staging).zip(&mut staged) {
+            let buffers = self.staging.iter_mut().zip(&mut staged);
+            for ((matrix, all_scales), (staging, staged)) in halves.iter().zip(&all_scales).zip(buffers) {
                 let slice_codes = &matrix.codes()[rows.start * row_bytes..rows.end * row_bytes];
-                // A row of scales of its own has each row of the formats whose scales are packed.
-                let all_scales: &[u8] = match matrix.packed() {
-                    Some(packed) if layout.format != Format::Fp8 => packed.scales.bytes,
-                    _ => &[],
-                };
                 let scale_row = all_scales.len() / out_features;
                 let slice_scales = &all_scales[rows.start * scale_row..rows.end * scale_row];
                 let needed = slice_codes.len().next_multiple_of(256) + slice_scales.len();

@@ -223,7 +223,7 @@ impl Layout {
                 Format::F32 => 4 * out_features * in_features,
                 _ => stored.codes().len(),
             },
-            scale_bytes: scale_bytes(stored).len(),
+            scale_bytes: stored.packed().map_or(0, |packed| packed.kernel_scale_bytes()),
             divide,
             scale_rows,
             scale_columns,
@@ -231,14 +231,11 @@ impl Layout {
     }
 }
 
-/// A matrix's scales as the kernels read them: bf16 scales of FP8 are widened.
+/// A matrix's scales as the kernels read them.
 pub(crate) fn scale_bytes<'a>(stored: &StoredMatrix<'a>) -> Cow<'a, [u8]> {
     match stored {
         StoredMatrix::Plain(_) => Cow::Borrowed(&[]),
-        StoredMatrix::Packed(packed) => match (packed.format.code_bits(), packed.scales.dtype) {
-            (8, DType::Bf16) => Cow::Owned(bytemuck::cast_slice(&packed.scales.to_f32()).to_vec()),
-            _ => Cow::Borrowed(packed.scales.bytes),
-        },
+        StoredMatrix::Packed(packed) => packed.kernel_scales(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Packed matrices: codes of four or eight bits, scales per block, in some formats a scale per
 //! tensor.
 
+use std::borrow::Cow;
+
 use super::fp4::E2M1;
 use super::fp8::{decode_e4m3, decode_e8m0};
 use crate::tensor::{DType, TensorView};
@@ -13,13 +15,13 @@ pub enum PackedFormat {
     Nvfp4,
     /// E2M1 codes, E8M0 scales `[out, in / 32]` (U8 or F8_E8M0).
     Mxfp4,
-    /// Offset-binary codes (stored nibble - 8), BF16 scales `[out, in / 32]`.
+    /// Offset-binary codes (stored nibble - 8), BF16, F16, F32 or E8M0 scales `[out, in / 32]`.
     Int4Group32,
-    /// E4M3 codes, F32 or BF16 scales `[ceil(out / 128), ceil(in / 128)]`.
+    /// E4M3 codes, F32, BF16, F16 or E8M0 scales `[ceil(out / 128), ceil(in / 128)]`.
     Fp8Block,
-    /// E4M3 codes, one F32 or BF16 scale per row `[out]` or `[out, 1]`.
+    /// E4M3 codes, one such scale per row `[out]` or `[out, 1]`.
     Fp8Row,
-    /// E4M3 codes, one F32 or BF16 scale `[]` or `[1]`.
+    /// E4M3 codes, one such scale, `[]` or `[1]`.
     Fp8Tensor,
 }
 
@@ -87,8 +89,7 @@ impl PackedFormat {
         match self {
             PackedFormat::Nvfp4 => dtype == DType::F8E4M3,
             PackedFormat::Mxfp4 => matches!(dtype, DType::U8 | DType::F8E8M0),
-            PackedFormat::Int4Group32 => dtype == DType::Bf16,
-            _ => matches!(dtype, DType::F32 | DType::Bf16),
+            _ => dtype.is_float() || dtype == DType::F8E8M0,
         }
     }
 }
@@ -236,6 +237,35 @@ impl<'a> PackedMatrix<'a> {
         self.codes.len() + self.scales.bytes.len() + tensor_scale
     }
 
+    /// The scales in the type that kernels multiply with: F32 for FP8, which is exact; BF16 for INT4, where F16 and
+    /// F32 scales are rounded to nearest; as stored for the other formats.
+    pub fn kernel_scales(&self) -> Cow<'a, [u8]> {
+        let scales = &self.scales;
+        let values = || match scales.dtype {
+            DType::F8E8M0 => scales.bytes.iter().map(|code| decode_e8m0(*code)).collect(),
+            _ => scales.to_f32(),
+        };
+        match (self.format, scales.dtype) {
+            (PackedFormat::Nvfp4 | PackedFormat::Mxfp4, _) => Cow::Borrowed(scales.bytes),
+            (PackedFormat::Int4Group32, DType::Bf16) => Cow::Borrowed(scales.bytes),
+            (PackedFormat::Int4Group32, _) => {
+                let rounded = |scale: f32| half::bf16::from_f32(scale).to_le_bytes();
+                values().into_iter().flat_map(rounded).collect()
+            }
+            (_, DType::F32) => Cow::Borrowed(scales.bytes),
+            _ => values().into_iter().flat_map(f32::to_le_bytes).collect(),
+        }
+    }
+
+    /// Bytes of [`PackedMatrix::kernel_scales`].
+    pub fn kernel_scale_bytes(&self) -> usize {
+        match self.format {
+            PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => self.scales.bytes.len(),
+            PackedFormat::Int4Group32 => 2 * self.scales.len(),
+            _ => 4 * self.scales.len(),
+        }
+    }
+
     /// Codes of row `o`.
     pub fn row_codes(&self, o: usize) -> &'a [u8] {
         let bytes = self.shape[1] * self.format.code_bits() / 8;
@@ -260,6 +290,7 @@ impl<'a> PackedMatrix<'a> {
             DType::F8E4M3 => decode_e4m3(bytes[index]),
             DType::U8 | DType::F8E8M0 => decode_e8m0(bytes[index]),
             DType::Bf16 => half::bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
+            DType::F16 => half::f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
             _ => f32::from_le_bytes(std::array::from_fn(|i| bytes[4 * index + i])),
         };
         self.tensor_scale.apply(block)
@@ -298,5 +329,55 @@ impl<'a> PackedMatrix<'a> {
             }
         }
         values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix<'a>(
+        format: PackedFormat,
+        codes: &'a [u8],
+        dtype: DType,
+        dims: &'a [usize],
+        bytes: &'a [u8],
+    ) -> PackedMatrix<'a> {
+        let shape = [1, codes.len() * 8 / format.code_bits()];
+        let scales = TensorView { dtype, shape: dims, bytes };
+        PackedMatrix::new(format, shape, codes, scales, TensorScale::None).unwrap()
+    }
+
+    /// Every type of scale means the same value, and FP8's kernels get it exactly.
+    #[test]
+    fn scales_of_every_type_are_exact() {
+        let scale = 2f32.powi(-9);
+        let half = half::f16::from_f32(scale).to_le_bytes();
+        let brain = half::bf16::from_f32(scale).to_le_bytes();
+        for (dtype, bytes) in [
+            (DType::F32, &scale.to_le_bytes()[..]),
+            (DType::Bf16, &brain),
+            (DType::F16, &half),
+            (DType::F8E8M0, &[127 - 9]),
+        ] {
+            // 1.5 in E4M3.
+            let matrix = matrix(PackedFormat::Fp8Block, &[0x3c, 0xbc], dtype, &[1, 1], bytes);
+            assert_eq!(matrix.to_f32(), [1.5 * scale, -1.5 * scale], "{dtype}");
+            assert_eq!(*matrix.kernel_scales(), scale.to_le_bytes(), "{dtype}");
+            assert_eq!(matrix.kernel_scale_bytes(), 4);
+        }
+    }
+
+    #[test]
+    fn int4_scales_of_more_bits_are_exact_here_and_rounded_for_kernels() {
+        let scale = half::f16::from_bits(0x3c01);
+        let bytes = scale.to_le_bytes();
+        let codes = [0x9a; 16];
+        let power = matrix(PackedFormat::Int4Group32, &codes, DType::F8E8M0, &[1, 1], &[126]);
+        assert_eq!(*power.kernel_scales(), half::bf16::from_f32(0.5).to_le_bytes());
+        let matrix = matrix(PackedFormat::Int4Group32, &codes, DType::F16, &[1, 1], &bytes);
+        assert_eq!(matrix.to_f32()[..2], [2.0 * scale.to_f32(), scale.to_f32()]);
+        assert_eq!(*matrix.kernel_scales(), half::bf16::from_f32(1.0).to_le_bytes());
+        assert_eq!(matrix.kernel_scale_bytes(), 2);
     }
 }

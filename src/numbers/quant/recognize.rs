@@ -30,7 +30,7 @@ pub enum Dialect {
     QuarkMxfp4,
     /// `weight_packed` U8, `weight_scale` U8 or F8_E8M0.
     CompressedTensorsMxfp4,
-    /// `weight_packed` I32, `weight_scale` BF16, `weight_shape`.
+    /// `weight_packed` I32, `weight_scale` BF16 (also F16, F32, F8_E8M0), `weight_shape`.
     CompressedTensorsInt4,
     /// `weight` F8_E4M3, `weight_scale_inv` per 128 x 128; multiplies despite its name.
     Fp8BlockInv,
@@ -384,9 +384,10 @@ impl Layout {
         let scale = part("weight_scale").ok_or_else(|| missing("weight_scale", ""))?;
         if dtype == DType::I32 {
             refuse_strays(name, dtype, &["weight_scale_2", "weight_global_scale"], &part)?;
-            if scale.dtype != DType::Bf16 {
+            if !scale.dtype.is_float() && scale.dtype != DType::F8E8M0 {
                 let (part, dtype) = ("weight_scale", scale.dtype);
-                return Err(RecognizeError::PartDType { part, dtype, expected: "BF16 beside I32 codes" });
+                let expected = "BF16, F16, F32 or F8_E8M0 beside I32 codes";
+                return Err(RecognizeError::PartDType { part, dtype, expected });
             }
             let shape = four_bit_shape(name, shape, 8)?;
             let declared = part("weight_shape");
@@ -504,8 +505,8 @@ impl Layout {
         let Some(dialect) = dialect else {
             return Err(RecognizeError::PartShape { part, shape: scale.shape.to_vec(), expected });
         };
-        if !matches!(scale.dtype, DType::F32 | DType::Bf16) {
-            let expected = "F32 or BF16 beside F8_E4M3 codes";
+        if !scale.dtype.is_float() && scale.dtype != DType::F8E8M0 {
+            let expected = "F32, BF16, F16 or F8_E8M0 beside F8_E4M3 codes";
             return Err(RecognizeError::PartDType { part, dtype: scale.dtype, expected });
         }
         Ok(Self { dialect, shape, bytes: weight.bytes.len() + scale.bytes.len() })

@@ -33,7 +33,7 @@ impl Parts {
 /// Name, dtype and shape of a part.
 type Part = (&'static str, DType, &'static [usize]);
 
-use DType::{Bf16, F8E4M3, F8E8M0, F32, I8, I32, I64, U8};
+use DType::{Bf16, F8E4M3, F8E8M0, F16, F32, I8, I32, I64, U8};
 
 const SCALE_2: Part = ("weight_scale_2", F32, &[]);
 
@@ -90,6 +90,13 @@ fn every_spelling_is_recognised() {
     check(&[fp8, ("weight_scale_inv", F32, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[2, 3])], Dialect::Fp8Block, [200, 320]);
     check(&[fp8, ("weight_scale", Bf16, &[2, 1, 3, 1])], Dialect::Fp8Block, [200, 320]);
+    check(&[fp8, ("weight_scale_inv", F8E8M0, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
+    check(&[fp8, ("weight_scale_inv", F16, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
+    check(&[fp8, ("weight_scale", F16, &[200])], Dialect::Fp8Row, [200, 320]);
+    check(&[fp8, ("weight_scale", F8E8M0, &[])], Dialect::Fp8Tensor, [200, 320]);
+    check(&[int4, ("weight_scale", F16, &[4, 2])], Dialect::CompressedTensorsInt4, [4, 64]);
+    check(&[int4, ("weight_scale", F32, &[4, 2])], Dialect::CompressedTensorsInt4, [4, 64]);
+    check(&[int4, ("weight_scale", F8E8M0, &[4, 2])], Dialect::CompressedTensorsInt4, [4, 64]);
     check(&[fp8, ("weight_scale", F32, &[200])], Dialect::Fp8Row, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[200, 1])], Dialect::Fp8Row, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[])], Dialect::Fp8Tensor, [200, 320]);
@@ -140,7 +147,7 @@ fn every_trap_is_named() {
         (&[nv[0], ("weight_scale", U8, &[4, 4])], "mxfp4 with groups of 16, but only groups of 32"),
         (&[nv[0], ("weight_scale", U8, &[4, 2]), SCALE_2], "does not go with the weight_scale_2"),
         (&[int4[0]], "weight_packed is I32, so weight_scale is needed"),
-        (&[int4[0], ("weight_scale", F32, &[4, 2])], "BF16 beside I32 codes"),
+        (&[int4[0], ("weight_scale", F8E4M3, &[4, 2])], "BF16, F16, F32 or F8_E8M0 beside I32 codes"),
         (&[int4[0], ("weight_scale", Bf16, &[4, 1])], "int4-g32 with groups of 64, but only groups of 32"),
         (&[int4[0], ("weight_scale", Bf16, &[4, 0])], "expected [4, 2]"),
         (&[int4[0], int4[1], ("weight_zero_point", I32, &[1, 2])], "asymmetric quantization"),
@@ -162,7 +169,7 @@ fn every_trap_is_named() {
         (&[fp8, ("weight_scale_inv", F32, &[4, 5])], "expected [2, 3] (blocks of 128 x 128)"),
         (&[fp8, ("weight_scale_inv", F32, &[])], "expected [2, 3]"),
         (&[fp8, ("weight_scale", F32, &[320])], "expected [], [200] or [2, 3]"),
-        (&[fp8, ("weight_scale", U8, &[2, 3])], "F32 or BF16 beside F8_E4M3"),
+        (&[fp8, ("weight_scale", U8, &[2, 3])], "F32, BF16, F16 or F8_E8M0 beside F8_E4M3"),
         (&[fp8, ("weight_scale", F32, &[]), SCALE_2], "does not go with the weight_scale_2"),
         (&[nv[0], nv[1], SCALE_2, ("pre_quant_scale", Bf16, &[64])], "AWQ"),
         (&[nv[0], nv[1], SCALE_2, ("svdquant_lora_a", Bf16, &[32, 64])], "SVDQuant"),

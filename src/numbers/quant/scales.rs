@@ -113,6 +113,7 @@ pub fn repaired_scales(matrix: &PackedMatrix<'_>) -> Vec<u8> {
     let one: &[u8] = match matrix.scales.dtype {
         DType::F8E4M3 => &[0x38],
         DType::Bf16 => &[0x80, 0x3f],
+        DType::F16 => &[0x00, 0x3c],
         DType::F32 => &[0, 0, 0x80, 0x3f],
         _ => &[0x7f],
     };
@@ -157,11 +158,17 @@ fn for_each_bad(matrix: &PackedMatrix<'_>, mut found: impl FnMut(usize, u32, f32
         DType::U8 | DType::F8E8M0 => {
             for_each_byte(bytes, |b| b == 0xff, |i, b| found(i, b.into(), decode_e8m0(b)))
         }
-        DType::Bf16 => {
+        DType::Bf16 | DType::F16 => {
+            let is_half = matrix.scales.dtype == DType::F16;
+            let infinity = if is_half { 0x7c00 } else { 0x7f80 };
             for (i, pair) in bytes.chunks_exact(2).enumerate() {
                 let bits = u16::from_le_bytes([pair[0], pair[1]]);
-                if (bits >= 0x7f80 && bits != 0x8000) || (bits == 0 && is_fp8(matrix.format)) {
-                    found(i, bits.into(), half::bf16::from_bits(bits).to_f32());
+                if (bits >= infinity && bits != 0x8000) || (bits == 0 && is_fp8(matrix.format)) {
+                    let value = match is_half {
+                        true => half::f16::from_bits(bits).to_f32(),
+                        false => half::bf16::from_bits(bits).to_f32(),
+                    };
+                    found(i, bits.into(), value);
                 }
             }
         }
@@ -296,6 +303,11 @@ mod tests {
         check(Fp8Tensor, [1, 2], &[0, 0x7f], DType::F32, &0f32.to_le_bytes(), (0, 1));
         check(Fp8Tensor, [1, 2], &[0, 0x7e], DType::F32, &0f32.to_le_bytes(), (0, 0));
         check(Fp8Row, [2, 1], &[0, 1], DType::Bf16, &[0x80, 0xbf, 0x80, 0x3f], (1, 0));
+        check(Fp8Row, [2, 1], &[0, 1], DType::F16, &[0x00, 0xbc, 0x00, 0x3c], (1, 0));
+        check(Fp8Row, [2, 1], &[0, 1], DType::F16, &[0x00, 0x3c, 0x00, 0x7c], (0, 1));
+        check(Fp8Row, [2, 1], &[0, 1], DType::F8E8M0, &[0xff, 0x7f], (1, 0));
+        check(Fp8Row, [2, 1], &[0, 1], DType::F8E8M0, &[0x7f, 0xff], (0, 1));
+        check(Int4Group32, [1, 32], &zero, DType::F16, &0x7e00u16.to_le_bytes(), (1, 0));
     }
 
     #[test]
