@@ -290,7 +290,18 @@ fn other_spellings_of_the_same_model_are_bound() {
     let legacy_layers =
         |name: &str| nested(name).replace("language_model.model.layers.", "language_model.layers.");
     let legacy = |name: &str| nested(name).replace("language_model.model.", "language_model.");
-    let rename: [&dyn Fn(&str) -> String; 3] = [&nested, &legacy_layers, &legacy];
+    let transformers_5 = |name: &str| match name {
+        "lm_head.weight" => name.to_string(),
+        name => format!("model.language_{name}"),
+    };
+    let deeper = |name: &str| format!("model.{name}");
+    let quantizers = |name: &str| {
+        name.replace(".weight_scale_2", ".weight_quantizer._double_scale")
+            .replace(".weight_scale", ".weight_quantizer._scale")
+            .replace(".input_scale", ".input_quantizer.scale")
+    };
+    let rename: [&dyn Fn(&str) -> String; 6] =
+        [&nested, &legacy_layers, &legacy, &transformers_5, &deeper, &quantizers];
     for rename in rename {
         let folder = renamed(rename);
         let mut model = load_folder(ReferenceBackend, folder.path(), CacheDType::F32);
@@ -425,6 +436,53 @@ fn any_module_may_have_any_format() {
         let got = step(&mut model, &ids, 0, AttentionForm::Expanded);
         assert!(largest_difference(&got, &logits[0]) <= 1e-3, "{isa}");
     }
+}
+
+/// The experts of a layer in one tensor for gate and up and one for down, codes and scales alike, as transformers 5 saves
+/// them; a numbered file, no index, and what a calibration and an older library left.
+#[test]
+fn packed_experts_without_an_index_compute_the_same() {
+    let mut tensors = Tensors::tiny();
+    let stem = "model.layers.1.mlp.experts.";
+    let experts =
+        (0..).take_while(|e| tensors.0.iter().any(|t| t.0 == format!("{stem}{e}.up_proj.weight"))).count();
+    let mut packed: Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
+    for (to, halves) in [("gate_up_proj", &["gate_proj", "up_proj"][..]), ("down_proj", &["down_proj"])] {
+        for (part, suffix) in [("weight", ""), ("weight_scale", "_scale"), ("weight_scale_2", "_scale_2")] {
+            let (mut bytes, mut of_half) = (Vec::new(), Vec::new());
+            for expert in 0..experts {
+                for half in halves {
+                    let one = tensors.get(&format!("{stem}{expert}.{half}.{part}")).clone();
+                    bytes.extend(one.3);
+                    of_half = vec![(one.1, one.2)];
+                }
+            }
+            let (dtype, shape) = of_half.remove(0);
+            let shape = match shape[..] {
+                [] | [1] => vec![experts, halves.len()],
+                [rows, columns] => vec![experts, rows * halves.len(), columns],
+                _ => panic!("{part} has shape {shape:?}"),
+            };
+            packed.push((format!("{stem}{to}{suffix}"), dtype, shape, bytes));
+        }
+    }
+    tensors.0.retain(|t| !t.0.starts_with(stem));
+    tensors.0.extend(packed);
+    for (name, shape) in [
+        ("model.layers.1.self_attn.k_bmm_quantizer._amax", &[1][..]),
+        ("model.layers.1.self_attn.o_proj.output_scale", &[1]),
+        ("model.layers.1.self_attn.rotary_emb.cos_cached", &[8, 16]),
+        ("vision_tower.patch_embed.proj.bias", &[4]),
+    ] {
+        tensors.put(name, safetensors::Dtype::F32, shape, vec![0; 4 * shape.iter().product::<usize>()]);
+    }
+    let folder = tensors.folder();
+    let file = |name: &str| folder.path().join(name);
+    std::fs::rename(file("model.safetensors"), file("model-00001-of-00001.safetensors")).unwrap();
+    let (ids, expected) = tiny_expected().remove(0);
+    let mut model = load_folder(ReferenceBackend, folder.path(), CacheDType::F32);
+    let logits = step(&mut model, &ids, 0, AttentionForm::Expanded);
+    assert!(largest_difference(&logits, &expected) <= 1e-4);
 }
 
 #[test]

@@ -7,10 +7,10 @@ use super::weight_names::WeightNames;
 /// Stored bytes that one token of one sequence multiplies: the whole network except the embedding
 /// table (one row of it) and the experts that are not chosen. Scales count with their codes.
 pub fn active_bytes(checkpoint: &Checkpoint, blueprint: &Blueprint) -> u64 {
-    let names = WeightNames::detect(|name| checkpoint.tensor(name).is_some());
+    let names = WeightNames::detect(checkpoint.names(), blueprint.num_layers);
     let table = names.embed_tokens();
     let (mut always, mut routed) = (0u64, 0u64);
-    for name in checkpoint.names().filter(|name| !names.may_skip(name, blueprint)) {
+    for name in checkpoint.names().filter(|name| names.skipped(name, blueprint).is_none()) {
         let bytes = checkpoint.tensor(name).map_or(0, |view| view.bytes.len() as u64);
         if name.contains(".mlp.experts.") {
             routed += bytes;

@@ -11,9 +11,10 @@ use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::declared::DeclaredQuantization;
 use super::expert_names::{Role, role};
-use super::weight_names::{ModuleClass, Wanted, WeightNames, is_kv_scale};
+use super::foreign_form;
+use super::weight_names::{ModuleClass, Skipped, Wanted, WeightNames, is_kv_scale};
 use perigee_numbers::quant::{Dialect, FloatType, Layout, PART_NAMES, PackedFormat, RecognizeError};
-use perigee_numbers::tensor::TensorView;
+use perigee_numbers::tensor::{DType, TensorView};
 
 /// Upper bound on the listed entries of one kind; the rest are counted.
 const MAX_LISTED: usize = 1000;
@@ -95,6 +96,8 @@ pub struct Inventory {
     pub kv_scales: Vec<String>,
     /// Calibrated scales of activations; skipped when weights are loaded.
     pub num_input_scales: usize,
+    /// INT4 linears whose scales are rounded to BF16.
+    num_rounded: usize,
     /// Largest number of experts with a tensor in one layer.
     pub experts_stored: usize,
     /// Quantization declared in `config.json`.
@@ -141,6 +144,36 @@ struct Module {
     found: Option<Found>,
 }
 
+/// Number and first name of the tensors left out, by reason.
+#[derive(Default)]
+struct LeftOut<'a>(BTreeMap<Skipped, (usize, &'a str)>);
+
+impl<'a> LeftOut<'a> {
+    fn add(&mut self, reason: Skipped, name: &'a str) {
+        self.0.entry(reason).or_insert((0, name)).0 += 1;
+    }
+
+    /// One line per reason that an operator may not expect.
+    fn warnings(&self, blueprint: &Blueprint) -> Vec<String> {
+        let line = |(reason, (count, first)): (&Skipped, &(usize, &str))| {
+            let why = match reason {
+                Skipped::Known => return None,
+                Skipped::UncountedLayer => format!(
+                    "they belong to prediction layers, of which config.json counts {} (num_nextn_predict_layers)",
+                    blueprint.num_nextn_predict_layers
+                ),
+                Skipped::StrayTower => format!(
+                    "they belong to a vision tower, and config.json, model_type {}, describes none; only text is served",
+                    blueprint.wrapper_type
+                ),
+                Skipped::Calibration => "a calibration left them, and nothing here reads them".to_owned(),
+            };
+            Some(format!("tensors left out: {count}, first {first}: {why}"))
+        };
+        self.0.iter().filter_map(line).collect()
+    }
+}
+
 impl<'a> Stored<'a> {
     fn new(checkpoint: &'a Checkpoint) -> Self {
         let mut stored = Self { tensors: Vec::new(), places: HashMap::default(), modules: Vec::new() };
@@ -172,13 +205,13 @@ impl<'a> Stored<'a> {
 impl Inventory {
     /// Compares every name of the checkpoint once. Reads no tensor data.
     pub fn take(checkpoint: &Checkpoint, blueprint: &Blueprint) -> Self {
-        let has = |name: &str| checkpoint.tensor(name).is_some();
         let mut inventory = Self {
-            names: WeightNames::detect(has),
+            names: WeightNames::detect(checkpoint.names(), blueprint.num_layers),
             linears: Vec::new(),
             holdings: BTreeMap::new(),
             kv_scales: Vec::new(),
             num_input_scales: 0,
+            num_rounded: 0,
             experts_stored: 0,
             declared: None,
             warnings: Vec::new(),
@@ -190,6 +223,10 @@ impl Inventory {
                 "config.json describes {} layers with {} routed experts each, which take {wanted} weights; the checkpoint has {num_stored} tensors",
                 blueprint.num_layers, blueprint.router.num_experts
             ));
+            return inventory;
+        }
+        inventory.problems.hopeless = foreign_form::of(checkpoint.names());
+        if inventory.problems.hopeless.is_some() {
             return inventory;
         }
         let mut stored = Stored::new(checkpoint);
@@ -210,6 +247,12 @@ impl Inventory {
         let part = |part: &str| stored.find(place, part).map(|at| stored.tensors[at].view);
         let found = match Layout::of(part) {
             Ok(layout) if layout.shape == shape => {
+                if layout.dialect == Dialect::CompressedTensorsInt4
+                    && part("weight_scale")
+                        .is_some_and(|scale| matches!(scale.dtype, DType::F16 | DType::F32))
+                {
+                    self.num_rounded += 1;
+                }
                 let parameters = (shape[0] * shape[1]) as u64;
                 self.hold(class, layout.dialect.format_name(), parameters, layout.bytes);
                 self.linears.push(Linear { name: name.into(), class, layout });
@@ -259,6 +302,7 @@ impl Inventory {
     /// Classifies every stored name: part of a wanted module, skipped, or unexpected.
     fn account(&mut self, stored: &Stored<'_>, blueprint: &Blueprint) {
         let mut module = usize::MAX;
+        let mut left_out = LeftOut::default();
         for tensor in &stored.tensors {
             if tensor.module != module {
                 module = tensor.module;
@@ -267,14 +311,28 @@ impl Inventory {
                 }
             }
             if !tensor.wanted {
-                self.account_one(tensor, stored.modules[module].found.as_ref(), blueprint);
+                let found = stored.modules[module].found.as_ref();
+                self.account_one(tensor, found, blueprint, &mut left_out);
             }
+        }
+        self.warnings.extend(left_out.warnings(blueprint));
+        if self.num_rounded > 0 {
+            self.warnings.push(format!(
+                "{} INT4 matrices have scales in F16 or F32; they are rounded to BF16, at most 2^-9 of each",
+                self.num_rounded
+            ));
         }
     }
 
     /// Classifies a tensor that is not bound by its whole name; `found` is the result for its
     /// module.
-    fn account_one(&mut self, tensor: &Part<'_>, found: Option<&Found>, blueprint: &Blueprint) {
+    fn account_one<'a>(
+        &mut self,
+        tensor: &Part<'a>,
+        found: Option<&Found>,
+        blueprint: &Blueprint,
+        left_out: &mut LeftOut<'a>,
+    ) {
         let Part { name, part, view, .. } = *tensor;
         // Stored beside a linear, but not part of its weight.
         let is_input_scale = found.is_some() && matches!(part, "input_scale" | "input_global_scale");
@@ -288,8 +346,11 @@ impl Inventory {
         self.hold(class, view.dtype.name(), view.len() as u64, view.bytes.len());
         if is_kv_scale(name) {
             self.kv_scales.push(name.into());
-        } else if !is_input_scale && !self.names.may_skip(name, blueprint) {
-            self.problems.unexpected.push(name.into());
+        } else if !is_input_scale {
+            match self.names.skipped(name, blueprint) {
+                Some(reason) => left_out.add(reason, name),
+                None => self.problems.unexpected.push(name.into()),
+            }
         }
     }
 

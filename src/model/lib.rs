@@ -15,6 +15,7 @@ mod eagle3;
 mod mtp;
 mod drafter;
 pub mod expert_names;
+mod foreign_form;
 mod forward;
 mod inspection;
 mod inventory;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::blueprint::{Blueprint, BlueprintError, Fields, parse_json};
 use super::checkpoint::Checkpoint;
 use super::inventory::{Problems, parts};
+use super::weight_names::tower_prefix;
 use super::weights::LoadError;
 use perigee_numbers::quant::{Layout, StoredMatrix, recognize};
 use perigee_numbers::tensor::TensorView;
@@ -22,29 +23,49 @@ pub struct TowerBlueprint {
     pub shape: TowerShape,
     /// Id of the token in the prompt; each stands for one row.
     pub media_token_id: u32,
-    /// Spelling of the projector's names.
-    projector: Projector,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Projector {
-    /// `mm_projector.{pre_norm, proj.0, proj.2}`.
-    K25,
-    /// `multi_modal_projector.{pre_norm, linear_1, linear_2}`.
-    KimiVl,
+/// Names of a tower's tensors in one checkpoint.
+struct TowerNames {
+    /// What is before `vision_tower.`: nothing in releases, `model.` where transformers 5 saved them.
+    prefix: String,
+    /// Norm and linears of the projector.
+    projector: [String; 3],
 }
 
-impl Projector {
-    /// Names of the norm and of the two linears.
-    fn names(self) -> [&'static str; 3] {
-        match self {
-            Self::K25 => ["mm_projector.pre_norm", "mm_projector.proj.0", "mm_projector.proj.2"],
-            Self::KimiVl => [
-                "multi_modal_projector.pre_norm",
-                "multi_modal_projector.linear_1",
-                "multi_modal_projector.linear_2",
-            ],
-        }
+impl TowerNames {
+    /// Finds the spelling in the names of a checkpoint; the released one of K2.5 if no name is known.
+    fn detect(checkpoint: &Checkpoint) -> Self {
+        let stem = |word: &str| {
+            checkpoint.names().find_map(|name| {
+                let before = tower_prefix(name)?;
+                name[before.len()..].starts_with(word).then(|| before.to_owned())
+            })
+        };
+        let prefix = stem("vision_tower.").unwrap_or_default();
+        // K2.5 has the one spelling, Kimi-VL the other.
+        let projector = match stem("multi_modal_projector.") {
+            Some(before) => ["pre_norm", "linear_1", "linear_2"]
+                .map(|part| format!("{before}multi_modal_projector.{part}")),
+            None => {
+                let before = stem("mm_projector.").unwrap_or_else(|| prefix.clone());
+                ["pre_norm", "proj.0", "proj.2"].map(|part| format!("{before}mm_projector.{part}"))
+            }
+        };
+        Self { prefix, projector }
+    }
+
+    fn tower(&self, rest: &str) -> String {
+        format!("{}vision_tower.{rest}", self.prefix)
+    }
+
+    fn block(&self, block: usize, rest: &str) -> String {
+        self.tower(&format!("encoder.blocks.{block}.{rest}"))
+    }
+
+    /// Table of positions, `[rows, columns, W]`.
+    fn positions(&self) -> String {
+        self.tower("patch_embed.pos_emb.weight")
     }
 }
 
@@ -69,11 +90,9 @@ impl TowerBlueprint {
             Some(Value::Object(config)) => Fields(config),
             Some(value) => return Err(Fields::invalid("vision_config", value, "an object")),
         };
-        let projector = match text.wrapper_type.as_str() {
-            "kimi_k25" => Projector::K25,
-            "kimi_vl" => Projector::KimiVl,
-            _ => return Ok(None),
-        };
+        if !matches!(text.wrapper_type.as_str(), "kimi_k25" | "kimi_vl") {
+            return Ok(None);
+        }
         let size = |names: &[&str]| match names.iter().find(|name| config.present(name).is_some()) {
             Some(name) => config.size(name),
             None => Err(BlueprintError::Missing(format!("vision_config.{}", names[0]))),
@@ -118,22 +137,22 @@ impl TowerBlueprint {
                 }
             },
         };
-        Ok(Some(Self { shape, media_token_id, projector }))
+        Ok(Some(Self { shape, media_token_id }))
     }
 
     /// Every linear, `(name without part, [out, in])`, each with a bias; and every norm.
-    fn wanted(&self) -> (Vec<(String, [usize; 2])>, Vec<String>) {
+    fn wanted(&self, names: &TowerNames) -> (Vec<(String, [usize; 2])>, Vec<String>) {
         let s = &self.shape;
         let (w, inner, merged) = (s.hidden_size, s.intermediate_size, s.merged_size());
-        let [pre_norm, first, second] = self.projector.names();
+        let [pre_norm, first, second] = names.projector.clone();
         let mut linears = vec![
-            ("vision_tower.patch_embed.proj".to_string(), [w, PATCH_VALUES]),
-            (first.into(), [merged, merged]),
-            (second.into(), [s.out_size, merged]),
+            (names.tower("patch_embed.proj"), [w, PATCH_VALUES]),
+            (first, [merged, merged]),
+            (second, [s.out_size, merged]),
         ];
-        let mut norms = vec!["vision_tower.encoder.final_layernorm".to_string(), pre_norm.into()];
+        let mut norms = vec![names.tower("encoder.final_layernorm"), pre_norm];
         for block in 0..s.num_layers {
-            let name = |rest: &str| block_name(block, rest);
+            let name = |rest: &str| names.block(block, rest);
             linears.extend([
                 (name("wqkv"), [3 * w, w]),
                 (name("wo"), [w, w]),
@@ -149,12 +168,13 @@ impl TowerBlueprint {
     ///
     /// Errors: a tower that is there in part, or whose tensors have other shapes.
     pub fn find(&self, checkpoint: &Checkpoint) -> Result<TowerInventory, LoadError> {
-        if checkpoint.under("vision_tower.").next().is_none() {
+        let names = TowerNames::detect(checkpoint);
+        if checkpoint.under(&names.tower("")).next().is_none() {
             return Ok(TowerInventory::Dropped);
         }
         let mut problems = Problems::default();
         let mut bytes = 0;
-        let (linears, norms) = self.wanted();
+        let (linears, norms) = self.wanted(&names);
         let mut floats =
             |name: String, shape: &[usize], problems: &mut Problems| match checkpoint.tensor(&name) {
                 None => problems.missing.push(name),
@@ -168,7 +188,7 @@ impl TowerBlueprint {
                 Some(view) => bytes += view.bytes.len() as u64,
             };
         let s = &self.shape;
-        floats(POSITIONS.into(), &[s.table_rows, s.table_cols, s.hidden_size], &mut problems);
+        floats(names.positions(), &[s.table_rows, s.table_cols, s.hidden_size], &mut problems);
         for norm in norms {
             floats(format!("{norm}.weight"), &[s.hidden_size], &mut problems);
             floats(format!("{norm}.bias"), &[s.hidden_size], &mut problems);
@@ -200,15 +220,8 @@ impl TowerBlueprint {
     }
 }
 
-/// Table of positions, `[rows, columns, W]`.
-const POSITIONS: &str = "vision_tower.patch_embed.pos_emb.weight";
-
-fn block_name(block: usize, rest: &str) -> String {
-    format!("vision_tower.encoder.blocks.{block}.{rest}")
-}
-
 /// A tower's tensors in a checkpoint that [`TowerBlueprint::find`] found whole.
-struct Tensors<'a>(&'a Checkpoint);
+struct Tensors<'a>(&'a Checkpoint, TowerNames);
 
 impl<'a> Tensors<'a> {
     fn floats(&self, name: &str) -> Result<TensorView<'a>, LoadError> {
@@ -236,7 +249,7 @@ impl<'a> Tensors<'a> {
     }
 
     fn block(&self, block: usize) -> Result<TowerBlockMatrices<'a>, LoadError> {
-        let name = |rest: &str| block_name(block, rest);
+        let name = |rest: &str| self.1.block(block, rest);
         Ok(TowerBlockMatrices {
             norm0: self.norm(&name("norm0"))?,
             wqkv: self.linear(&name("wqkv"))?,
@@ -263,26 +276,27 @@ impl<B: TowerOps> Tower<B> {
         backend: &mut B,
         capacity: &TowerCapacity,
     ) -> Result<Self, LoadError> {
-        let (tensors, shape) = (Tensors(checkpoint), &blueprint.shape);
-        let [pre_norm, first, second] = blueprint.projector.names();
-        let convolution = tensors.floats("vision_tower.patch_embed.proj.weight")?;
+        let (tensors, shape) = (Tensors(checkpoint, TowerNames::detect(checkpoint)), &blueprint.shape);
+        let names = &tensors.1;
+        let [pre_norm, first, second] = &names.projector;
+        let convolution = tensors.floats(&names.tower("patch_embed.proj.weight"))?;
         let flat = [shape.hidden_size, PATCH_VALUES];
         let host = TowerMatrices {
             levels,
             patch_embed: BiasedMatrix {
                 weight: StoredMatrix::Plain(TensorView { shape: &flat, ..convolution }),
-                bias: tensors.floats("vision_tower.patch_embed.proj.bias")?,
+                bias: tensors.floats(&names.tower("patch_embed.proj.bias"))?,
             },
-            positions: tensors.floats(POSITIONS)?,
+            positions: tensors.floats(&names.positions())?,
             blocks: (0..shape.num_layers).map(|block| tensors.block(block)).collect::<Result<_, _>>()?,
-            final_norm: tensors.norm("vision_tower.encoder.final_layernorm")?,
+            final_norm: tensors.norm(&names.tower("encoder.final_layernorm"))?,
             pre_norm: tensors.norm(pre_norm)?,
             linear_1: tensors.linear(first)?,
             linear_2: tensors.linear(second)?,
         };
         let tower = backend.load_tower(&host, shape, capacity);
         let tower = tower.map_err(|source| LoadError::Upload { name: "vision_tower".into(), source })?;
-        checkpoint.release_under("vision_tower");
+        checkpoint.release_under(&format!("{}vision_tower", names.prefix));
         Ok(Self { tower, num_layers: shape.num_layers })
     }
 

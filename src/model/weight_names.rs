@@ -3,26 +3,37 @@
 use serde::{Deserialize, Serialize};
 
 use super::Blueprint;
+use super::expert_names::layer_of;
 
-/// Names of one checkpoint's tensors. K2, K2-Thinking and Moonlight use `model.`, K2.5+ and Kimi-VL
-/// `language_model.model.`; an early re-quantized K2.5 has its layers, and only them or all, under
-/// `language_model.` without the inner `model.`.
+/// Names of one checkpoint's tensors: what is before the words that every checkpoint of the family has.
+///
+/// K2, K2-Thinking and Moonlight have `model.` there, K2.5+ and Kimi-VL `language_model.model.`, what transformers 5
+/// saves of them `model.language_model.`; an early re-quantized K2.5 has its layers, and only them or all, under
+/// `language_model.`. All are found from the tensors, whatever is before the words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WeightNames {
     /// Prefix of `embed_tokens` and `norm`.
-    outer: &'static str,
+    outer: String,
     /// Prefix of `layers.`.
-    layers: &'static str,
+    layers: String,
     /// Name of the head, without `.weight`.
-    head: &'static str,
+    head: String,
+    /// Layers behind the last one that have the tensors of a prediction layer, sorted.
+    prediction_layers: Vec<usize>,
 }
 
-/// Released (prefix, head) pairs, the commonest first.
-const SPELLINGS: [(&str, &str); 3] = [
-    ("model.", "lm_head"),
-    ("language_model.model.", "language_model.lm_head"),
-    ("language_model.", "language_model.lm_head"),
-];
+/// Why a stored tensor is no part of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Skipped {
+    /// Computed from the configuration, counted there, or stored twice: nothing to say of it.
+    Known,
+    /// Belongs to a prediction layer that the configuration does not count.
+    UncountedLayer,
+    /// Belongs to a vision tower that the configuration does not describe.
+    StrayTower,
+    /// Left by a calibration; it describes activations, which are not quantized.
+    Calibration,
+}
 
 /// Part of the network that a tensor belongs to: reports and the memory plan group by it, recipes of
 /// a quantization choose by it.
@@ -131,27 +142,44 @@ pub(super) enum Wanted {
 }
 
 impl WeightNames {
-    /// Detects the spelling from the names for which `has` is true; the plain spelling if no name
-    /// is known.
-    pub(super) fn detect(has: impl Fn(&str) -> bool) -> Self {
-        let layers = |prefix: &str| has(&format!("{prefix}layers.0.input_layernorm.weight"));
-        let embedding = |prefix: &str| has(&format!("{prefix}embed_tokens.weight"));
-        let prefixes = || SPELLINGS.iter().map(|(prefix, _)| *prefix);
-        let with_embedding = prefixes().find(|prefix| embedding(prefix));
-        let layers = match with_embedding.filter(|prefix| layers(prefix)) {
-            Some(prefix) => prefix,
-            None => prefixes().find(|prefix| layers(prefix)).or(with_embedding).unwrap_or(SPELLINGS[0].0),
-        };
-        let outer = with_embedding.unwrap_or(layers);
-        let usual =
-            SPELLINGS.iter().find(|(prefix, _)| *prefix == outer).map_or("lm_head", |(_, head)| *head);
-        let stored =
-            |head: &str| ["weight", "weight_packed"].iter().any(|part| has(&format!("{head}.{part}")));
-        let head = match stored(usual) {
-            true => usual,
-            false => SPELLINGS.iter().map(|(_, head)| *head).find(|head| stored(head)).unwrap_or(usual),
-        };
-        Self { outer, layers, head }
+    /// Finds the spelling of a network with `num_layers` layers in the names of its checkpoint; the plain one if no
+    /// name is known.
+    ///
+    /// The shortest prefix counts: prediction layers have an embedding and a head of their own further down.
+    pub(super) fn detect<'a>(names: impl Iterator<Item = &'a str>, num_layers: usize) -> Self {
+        let mut found = [const { None::<&str> }; 3];
+        let mut predicting: Vec<(&str, usize)> = Vec::new();
+        for name in names.filter(|name| !Self::is_vision(name)) {
+            let stems = [
+                name.strip_suffix("embed_tokens.weight"),
+                name.strip_suffix("layers.0.input_layernorm.weight"),
+                name.strip_suffix(".weight").or_else(|| name.strip_suffix(".weight_packed")),
+            ];
+            let head = |stem: &str| stem == "lm_head" || stem.ends_with(".lm_head");
+            for (at, stem) in stems.into_iter().enumerate() {
+                let fits =
+                    |stem: &str| if at == 2 { head(stem) } else { stem.is_empty() || stem.ends_with('.') };
+                if let Some(stem) = stem.filter(|stem| fits(stem))
+                    && found[at].is_none_or(|other| (stem.len(), stem) < (other.len(), other))
+                {
+                    found[at] = Some(stem);
+                }
+            }
+            if let Some((before, layer)) = prediction_layer(name).filter(|(_, layer)| *layer >= num_layers) {
+                predicting.push((before, layer));
+            }
+        }
+        let [outer, layers, head] = found;
+        let layers = layers.or(outer).unwrap_or("model.").to_owned();
+        let outer = outer.unwrap_or(&layers).to_owned();
+        // A head that is not stored is missed beside the inner `model.`.
+        let beside = outer.strip_suffix("model.").filter(|rest| rest.is_empty() || rest.ends_with('.'));
+        let head = head.map_or_else(|| format!("{}lm_head", beside.unwrap_or(&outer)), str::to_owned);
+        predicting.retain(|(before, _)| *before == layers);
+        let mut prediction_layers: Vec<usize> = predicting.into_iter().map(|(_, layer)| layer).collect();
+        prediction_layers.sort_unstable();
+        prediction_layers.dedup();
+        Self { outer, layers, head, prediction_layers }
     }
 
     pub(super) fn embed_tokens(&self) -> String {
@@ -164,7 +192,7 @@ impl WeightNames {
 
     /// Name of the head, without `.weight`.
     pub(super) fn head(&self) -> String {
-        self.head.to_string()
+        self.head.clone()
     }
 
     pub(super) fn layer_stem(&self, layer: usize) -> String {
@@ -220,7 +248,7 @@ impl WeightNames {
         }
         visit(&self.final_norm(), Norms, Wanted::Floats(vec![d]));
         if !b.tie_word_embeddings {
-            visit(self.head, Head, Wanted::Linear([b.vocab_size, d]));
+            visit(&self.head, Head, Wanted::Linear([b.vocab_size, d]));
         }
     }
 
@@ -262,29 +290,71 @@ impl WeightNames {
         linear("o_proj", [d, m.num_heads * m.v_head_dim]);
     }
 
-    /// Whether a name belongs to the vision parts of a multimodal wrapper.
+    /// Whether a name belongs to the vision parts of a multimodal wrapper, whatever is before their words.
     pub(super) fn is_vision(name: &str) -> bool {
-        ["vision_tower.", "mm_projector.", "multi_modal_projector."].iter().any(|p| name.starts_with(p))
+        tower_prefix(name).is_some()
     }
 
-    /// Whether an unwanted tensor may be stored: inverse frequencies (always recomputed), extra
-    /// prediction layers, a tied head's copy, the vision parts of a multimodal wrapper, scales of
-    /// the KV cache.
-    pub(super) fn may_skip(&self, name: &str, b: &Blueprint) -> bool {
-        let is_head = || name.strip_prefix(self.head).is_some_and(|rest| rest.starts_with(".weight"));
-        if name.ends_with(".rotary_emb.inv_freq") || (b.tie_word_embeddings && is_head()) {
-            return true;
+    /// Why an unwanted tensor may be stored; `None` if it may not: a checkpoint with tensors that nobody knows is
+    /// another network's.
+    pub(super) fn skipped(&self, name: &str, b: &Blueprint) -> Option<Skipped> {
+        let is_head = || name.strip_prefix(&self.head).is_some_and(|rest| rest.starts_with(".weight"));
+        let is_rotary = name.split('.').any(|word| word == "rotary_emb");
+        if is_rotary || is_kv_scale(name) || (b.tie_word_embeddings && is_head()) {
+            return Some(Skipped::Known);
         }
         if Self::is_vision(name) {
-            return b.wrapper_type != b.model_type;
+            let has_tower = b.wrapper_type != b.model_type;
+            return Some(if has_tower { Skipped::Known } else { Skipped::StrayTower });
         }
-        if is_kv_scale(name) {
-            return true;
-        }
-        let layer = name.strip_prefix(self.layers).and_then(|n| n.strip_prefix("layers."));
+        let layer = name.strip_prefix(&self.layers).and_then(|n| n.strip_prefix("layers."));
         let index = layer.and_then(|n| n.split('.').next()).and_then(|n| n.parse::<usize>().ok());
-        index.is_some_and(|i| i >= b.num_layers && i < b.num_layers + b.num_nextn_predict_layers)
+        match index {
+            Some(i) if i >= b.num_layers && i < b.num_layers + b.num_nextn_predict_layers => {
+                Some(Skipped::Known)
+            }
+            Some(i) if self.prediction_layers.binary_search(&i).is_ok() => Some(Skipped::UncountedLayer),
+            _ => is_calibration(name).then_some(Skipped::Calibration),
+        }
     }
+}
+
+/// What is before a prediction layer's `layers.`, and its number, from a tensor that only such layers have.
+fn prediction_layer(name: &str) -> Option<(&str, usize)> {
+    let (at, layer) = layer_of(name)?;
+    let fusion = ["eh_proj.", "enorm.", "hnorm."].iter().any(|word| name[at..].starts_with(word));
+    let before = name[..at].rfind("layers.")?;
+    fusion.then_some((&name[..before], layer))
+}
+
+/// What is before the words of the vision parts; `None` for other tensors.
+pub(super) fn tower_prefix(name: &str) -> Option<&str> {
+    ["vision_tower.", "mm_projector.", "multi_modal_projector."].iter().find_map(|word| {
+        let (before, _) = name.split_once(word)?;
+        (before.is_empty() || before.ends_with('.')).then_some(before)
+    })
+}
+
+/// Whether a tensor is what a calibration leaves beside a weight and nothing here reads: ranges and scales of
+/// activations, or of weights that are stored as plain values. What changes the result of a product is none.
+fn is_calibration(name: &str) -> bool {
+    let mut words = name.rsplit('.');
+    let last = words.next().unwrap_or_default().trim_start_matches('_');
+    let of_quantizer = words.any(|word| word.ends_with("_quantizer"));
+    let is_range = matches!(last, "amax" | "amin" | "min_val" | "max_val" | "weight_amax" | "input_amax");
+    let is_scale = matches!(last, "scale" | "scale_2" | "double_scale" | "global_scale" | "zero_point");
+    let of_activations = matches!(
+        last,
+        "input_scale"
+            | "input_global_scale"
+            | "input_zero_point"
+            | "output_scale"
+            | "output_zero_point"
+            | "k_zero_point"
+            | "v_zero_point"
+            | "q_zero_point"
+    );
+    is_range || of_activations || (of_quantizer && is_scale)
 }
 
 /// Whether a tensor is a scale of the KV cache or of attention beside it, in any of the spellings (section 2.6 of the
@@ -316,6 +386,80 @@ mod tests {
             ("", ModuleClass::Other),
         ] {
             assert_eq!(ModuleClass::of(module), class, "{module}");
+        }
+    }
+
+    fn detect(names: &[&str]) -> WeightNames {
+        WeightNames::detect(names.iter().copied(), 2)
+    }
+
+    /// Regression: only the prefixes of known releases were found, and what transformers 5 saves was missing whole.
+    #[test]
+    fn spellings_are_found_from_the_tensors() {
+        for (outer, layers, head) in [
+            ("model.", "model.", "lm_head"),
+            ("language_model.model.", "language_model.model.", "language_model.lm_head"),
+            ("language_model.model.", "language_model.", "language_model.lm_head"),
+            ("model.language_model.", "model.language_model.", "lm_head"),
+            ("model.language_model.model.", "model.language_model.model.", "model.language_model.lm_head"),
+            ("model.model.", "model.model.", "model.lm_head"),
+            ("", "", "lm_head"),
+        ] {
+            let [embedding, norm] =
+                [format!("{outer}embed_tokens.weight"), format!("{layers}layers.0.input_layernorm.weight")];
+            // A prediction layer has an embedding of its own.
+            let deeper = format!("{layers}layers.2.embed_tokens.weight");
+            let names = detect(&[&deeper, &norm, &embedding, &format!("{head}.weight")]);
+            assert_eq!((&*names.outer, &*names.layers, &*names.head), (outer, layers, head));
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_stored_are_the_nearest_ones() {
+        let missing = |names: &[&str]| detect(names).head;
+        assert_eq!(missing(&[]), "lm_head");
+        assert_eq!(missing(&["language_model.model.embed_tokens.weight"]), "language_model.lm_head");
+        assert_eq!(missing(&["vision_tower.embed_tokens.weight"]), "lm_head");
+        assert_eq!(
+            detect(&["a.model.layers.0.input_layernorm.weight"]).embed_tokens(),
+            "a.model.embed_tokens.weight"
+        );
+    }
+
+    #[test]
+    fn layers_behind_the_last_are_told_by_their_fusion() {
+        let names = detect(&[
+            "model.embed_tokens.weight",
+            "model.layers.0.input_layernorm.weight",
+            "model.layers.1.eh_proj.weight",
+            "model.layers.2.eh_proj.weight",
+            "model.layers.2.enorm.weight",
+            "model.layers.3.input_layernorm.weight",
+            "draft.layers.4.hnorm.weight",
+        ]);
+        assert_eq!(names.prediction_layers, [2]);
+    }
+
+    #[test]
+    fn what_a_calibration_leaves_is_told_from_what_changes_a_product() {
+        for name in [
+            "model.layers.1.mlp.experts.0.gate_proj.input_quantizer._amax",
+            "model.layers.1.self_attn.k_bmm_quantizer._amax",
+            "model.layers.1.self_attn.q_bmm_quantizer._scale",
+            "model.layers.1.self_attn.o_proj.output_scale",
+            "model.layers.1.self_attn.o_proj.output_quantizer.zero_point",
+            "model.layers.1.mlp.gate.input_scale",
+        ] {
+            assert!(is_calibration(name), "{name}");
+        }
+        for name in [
+            "model.layers.1.self_attn.o_proj.input_quantizer._pre_quant_scale",
+            "model.layers.1.self_attn.o_proj.pre_quant_scale",
+            "model.layers.1.self_attn.o_proj.scale",
+            "model.layers.1.self_attn.o_proj.bias",
+            "model.layers.1.mlp.gate.weight_scale",
+        ] {
+            assert!(!is_calibration(name), "{name}");
         }
     }
 }

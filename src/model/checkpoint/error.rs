@@ -51,9 +51,56 @@ pub enum Problem {
     /// The folder is missing, or the path is not a folder.
     #[error("it is not a folder; name a folder that holds config.json and model.safetensors")]
     NotAFolder,
-    /// The folder holds neither an index nor a single file of weights.
-    #[error("it holds neither model.safetensors.index.json nor model.safetensors")]
-    NoWeights,
+    /// The folder holds no weights that are read.
+    #[error(
+        "it holds neither model.safetensors.index.json nor model.safetensors nor another file of safetensors{}",
+        if found.is_empty() { String::new() } else { format!("; it holds {found}") }
+    )]
+    NoWeights {
+        /// Other weights that it holds, and what to do; empty without any.
+        found: &'static str,
+    },
+    /// Numbered weight files of which one is missing or too many.
+    #[error(
+        "{}",
+        if there < num_parts {
+            format!("{there} of {num_parts} parts are there, part {missing} is missing ({example} is another); copy it into the folder")
+        } else {
+            format!("the numbers of its weight files contradict their total ({example}); copy model.safetensors.index.json into the folder")
+        }
+    )]
+    MissingParts {
+        /// A part that is there.
+        example: String,
+        /// Number of parts that are there.
+        there: usize,
+        /// Number of parts by the names of the files.
+        num_parts: usize,
+        /// First missing part.
+        missing: usize,
+    },
+    /// Several weight files, and nothing says which belong together.
+    #[error(
+        "it holds {count} weight files and no model.safetensors.index.json, which says what belongs together ({}); copy the index into the folder, or keep one set of files",
+        listed.join(", ")
+    )]
+    SeveralWeights {
+        /// Number of weight files.
+        count: usize,
+        /// The first of them.
+        listed: Vec<String>,
+    },
+    /// A folder of the Hugging Face cache with several snapshots.
+    #[error("it is a folder of the Hugging Face cache with {count} snapshots; give one of them: {}", listed.join(", "))]
+    HubCache {
+        /// Number of snapshots.
+        count: usize,
+        /// Paths of the first ones, the current one first.
+        listed: Vec<String>,
+    },
+    /// A folder of the Hugging Face cache without a snapshot.
+    #[error("it is a folder of the Hugging Face cache with no snapshot; download the model first")]
+    HubCacheEmpty,
     /// Reading failed.
     #[error("{file}: {error}")]
     Io {
@@ -90,12 +137,16 @@ pub enum Problem {
     },
     /// A shard of the index does not exist.
     #[error(
-        "shard {shard} is missing ({num_tensors} tensors, first {first_tensor}); copy it into the folder"
+        "shard {shard} is missing ({}); copy it into the folder",
+        match num_tensors {
+            0 => "its link leads to no file".to_owned(),
+            _ => format!("{num_tensors} tensors, first {first_tensor}"),
+        }
     )]
     MissingShard {
         /// Shard file name.
         shard: String,
-        /// Number of the shard's tensors in the index.
+        /// Number of the shard's tensors in the index; 0 without an index.
         num_tensors: usize,
         /// First of these tensors by name.
         first_tensor: String,

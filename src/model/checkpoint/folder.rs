@@ -9,9 +9,13 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use super::error::Problem;
+use super::hub_cache;
 
 /// Largest file that [`Files::read`] reads, bytes.
 const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// Entries of a folder that are looked through for weights without an index.
+const MAX_ENTRIES: usize = 10_000;
 
 /// Deepest sub-folder that [`Files::names`] enters.
 const MAX_DEPTH: usize = 8;
@@ -36,6 +40,7 @@ impl Files {
         if !canonical.is_dir() {
             return Err(Problem::NotAFolder);
         }
+        let canonical = hub_cache::snapshot(canonical)?;
         let mut roots = vec![canonical.clone()];
         if let Some(snapshots) = canonical.parent().filter(|p| p.file_name() == Some("snapshots".as_ref()))
             && let Ok(blobs) = snapshots.with_file_name("blobs").canonicalize()
@@ -96,6 +101,24 @@ impl Files {
                 }
             }
         }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Names of the files in the folder itself, sorted, at most [`MAX_ENTRIES`] of them. Links are not followed: the
+    /// result says what is offered, not what may be read.
+    pub(super) fn top_names(&self) -> Result<Vec<String>, Problem> {
+        let mut names: Vec<String> = match self {
+            Files::Embedded(files) => files.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            Files::Folder { dir, .. } => {
+                let problem = |error| Problem::Io { file: dir.display().to_string(), error };
+                let entries = std::fs::read_dir(dir).map_err(problem)?.take(MAX_ENTRIES);
+                let name = |entry: io::Result<std::fs::DirEntry>| {
+                    Ok(entry.map_err(problem)?.file_name().to_string_lossy().into_owned())
+                };
+                entries.map(name).collect::<Result<_, Problem>>()?
+            }
+        };
         names.sort();
         Ok(names)
     }

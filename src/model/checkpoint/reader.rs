@@ -12,8 +12,10 @@ use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use super::error::{CheckpointError, HeaderProblem, Problem};
 use super::folder::{Files, open_regular};
+use super::foreign_names;
 use super::header::{self, TensorEntry};
 use super::index::{self, INDEX_FILE, Index, Name, SINGLE_FILE};
+use super::loose_shards;
 use perigee_numbers::tensor::{DType, TensorView};
 
 /// A readable checkpoint: every tensor lies inside its shard and has the size of its shape and
@@ -41,17 +43,18 @@ enum ShardBytes {
     Embedded(&'static [u8]),
 }
 
-struct Tensor {
-    name: String,
-    location: Location,
+pub(super) struct Tensor {
+    pub(super) name: String,
+    pub(super) location: Location,
 }
 
-struct Location {
-    shard: usize,
-    dtype: DType,
-    shape: Box<[usize]>,
-    start: usize,
-    end: usize,
+#[derive(Clone)]
+pub(super) struct Location {
+    pub(super) shard: usize,
+    pub(super) dtype: DType,
+    pub(super) shape: Box<[usize]>,
+    pub(super) start: usize,
+    pub(super) end: usize,
 }
 
 /// A part of a shard.
@@ -79,8 +82,12 @@ impl Location {
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face folder: `model.safetensors.index.json` with its shards, or a single
-    /// `model.safetensors`.
+    /// Opens a Hugging Face folder: `model.safetensors.index.json` with its shards, a single
+    /// `model.safetensors`, or the only weights of a folder without either. A folder of the download
+    /// cache stands for its only snapshot.
+    ///
+    /// Tensors of other packages' forms have the names of the released ones, see
+    /// `foreign_names.rs`.
     ///
     /// Errors: all problems of the folder's weights, in one error.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
@@ -105,21 +112,27 @@ impl Checkpoint {
                 Ok(index) => checkpoint.add_indexed_shards(&index, &mut problems),
                 Err(reason) => problems.push(Problem::Index { file: INDEX_FILE, reason }),
             },
-            Ok(None) => match checkpoint.map_shard(SINGLE_FILE) {
-                Ok(Some(bytes)) => {
-                    let header = read_header(&bytes, &[]);
-                    let run = checkpoint.add_shard(SINGLE_FILE, bytes, header, &mut problems);
-                    checkpoint.tensors = run.unwrap_or_default();
-                }
-                Ok(None) => problems.push(Problem::NoWeights),
+            Ok(None) => match checkpoint.loose_shards() {
+                Ok(index) => checkpoint.add_indexed_shards(&index, &mut problems),
                 Err(problem) => problems.push(problem),
             },
         }
+        foreign_names::settle(&mut checkpoint.tensors);
         if problems.is_empty() {
             Ok(checkpoint)
         } else {
             Err(CheckpointError { origin: checkpoint.origin, problems })
         }
+    }
+
+    /// The weight files of a folder without an index, none of whose tensors is known beforehand.
+    fn loose_shards(&self) -> Result<Index<'static>, Problem> {
+        let names =
+            match self.files.embedded(SINGLE_FILE).is_some() || self.files.resolve(SINGLE_FILE)?.is_some() {
+                true => vec![SINGLE_FILE.to_owned()],
+                false => loose_shards::find(&self.files.top_names()?)?,
+            };
+        Ok(Index { shards: names.into_iter().map(|name| (Cow::Owned(name), Vec::new())).collect() })
     }
 
     /// Adds the shards of the index and checks that they hold the tensors of the index.
@@ -137,7 +150,7 @@ impl Checkpoint {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => {
                     let (shard, num_tensors) = (name.to_string(), expected.len());
-                    // Every shard of the index has at least one tensor.
+                    // None are known of a shard without an index.
                     let first_tensor = expected.iter().min().map(|t| t.to_string()).unwrap_or_default();
                     problems.push(Problem::MissingShard { shard, num_tensors, first_tensor });
                     continue;

@@ -53,6 +53,28 @@ fn a_single_file_needs_no_index() {
     assert_eq!(checkpoint.names().count(), 1);
 }
 
+/// Regression: numbered shards without an index, and the folder of a download cache, had "no weights".
+#[test]
+fn numbered_shards_and_a_cache_need_no_index() {
+    let cache = tempfile::tempdir().unwrap();
+    let snapshot = cache.path().join("models--org--kimi/snapshots/abc");
+    fs::create_dir_all(&snapshot).unwrap();
+    write(
+        &snapshot,
+        &[
+            ("config.json", b"{}"),
+            ("model-00002-of-00002.safetensors", &file(ONE, 20)),
+            ("model-00001-of-00002.safetensors", &file(TWO, 6)),
+        ],
+    );
+    let checkpoint = Checkpoint::open(cache.path()).unwrap();
+    assert_eq!(checkpoint.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(checkpoint.folder(), Some(snapshot.canonicalize().unwrap().as_path()));
+    fs::remove_file(snapshot.join("model-00001-of-00002.safetensors")).unwrap();
+    let text = Checkpoint::open(&snapshot).unwrap_err().to_string();
+    assert!(text.contains("1 of 2 parts are there, part 1 is missing"), "{text}");
+}
+
 #[test]
 fn an_embedded_model_reads_like_a_folder() {
     let weights: &'static [u8] = file(TWO, 6).leak();
