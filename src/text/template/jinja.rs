@@ -1,15 +1,16 @@
 //! A jinja environment that behaves like the one in which `transformers` renders chat templates.
 //!
-//! Five differences of minijinja are removed: block trimming, Python's methods, Python's JSON, the
-//! set of iterables, and the text of none. The extensions that templates expect are added:
-//! generation tags, `raise_exception`, `strftime_now`. Templates are not trusted: instructions,
-//! recursion and output are bounded.
+//! Differences of minijinja are removed: block trimming, Python's methods, `%` and changing lists,
+//! Python's JSON, the set of iterables, and the text of none. The extensions that templates expect are
+//! added: generation tags, `raise_exception`, `strftime_now`. Templates are not trusted: instructions,
+//! recursion, lists and output are bounded.
 
 use std::fmt;
 use std::io::{self, Write};
 
+use super::{python_containers, python_source, python_values};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, escape_formatter};
 
 /// Most instructions per rendering. A long conversation needs some ten thousand; this many take
@@ -46,13 +47,20 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_syntax(syntax.build().expect("default delimiters are valid"));
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_undefined_behavior(UndefinedBehavior::Lenient);
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.set_unknown_method_callback(python_values::unknown_method);
+    env.add_function(python_source::PERCENT, python_values::percent);
+    env.add_function(python_source::LIST, python_containers::list);
+    env.add_function(python_source::DICT, python_containers::dict);
     env.set_formatter(|out, state, value| match value.is_none() {
         true => out.write_str("None").map_err(Error::from),
         false => escape_formatter(out, state, value),
     });
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(MAX_RECURSION);
+    minijinja_contrib::add_to_environment(&mut env);
+    // Jinja's takes its items one by one.
+    env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.0));
+    env.add_filter("center", python_values::center);
     env.add_filter("tojson", to_json);
     env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
@@ -385,7 +393,7 @@ mod tests {
             none_value => Value::from(()),
             data => data(),
         };
-        let source = without_generation_tags(source);
+        let source = python_source::rewrite(&without_generation_tags(source)).into_owned();
         assert_eq!(render(&environment(), &source, context).unwrap(), expected, "{source}");
     }
 
@@ -403,6 +411,73 @@ mod tests {
         );
         check("a{%- generation -%} b {%- endgeneration %} c{% generation %}d{% endgeneration %}", "ab cd");
         check("<{{ '<&\\'>' }}>", "<<&'>>");
+    }
+
+    /// Regression: `%` on a string and `append` failed where other engines render.
+    #[test]
+    fn python_operators_and_lists() {
+        check(
+            "{% set d = {'a': 1} %}{% do d.update({'b': 2}) %}{{ d }}{{ d.pop('a') }}{{ d.pop('z', 0) }}{{ d.setdefault('c', 5) }}\
+             {% do d.update(e=6) %}{{ d|tojson }}{{ d.e }}{{ d|length }}{{ 'a' in d }}{% for k, v in d.items() %}{{ k }}{{ v }}{% endfor %}",
+            "{'a': 1, 'b': 2}105{\"b\": 2, \"c\": 5, \"e\": 6}63Falseb2c5e6",
+        );
+        check(
+            "{% set d = {} %}{% do d.update({'d': d, 'l': [d]}) %}{% do d.update({'e': d}) %}{{ d|tojson }}{{ d[d] }}",
+            r#"{"d": {}, "l": [{}], "e": {"d": {}, "l": [{}]}}"#,
+        );
+        check(
+            "{{ '%d of %s' % (3, 'x') }}|{{ '%s' % none_value }}|{{ '%(a)s' % {'a': 1} }}",
+            "3 of x|None|1",
+        );
+        check("{{ 7 % 3 }}|{{ -7 % 3 }}|{{ 7 % -3 }}|{{ 7.5 % 2 }}", "1|2|-2|1.5");
+        check("{% for i in [0, 1, 2] %}{{ 'ab'[i % 2] }}{% endfor %}", "aba");
+        check(
+            "{%- set q = namespace(a=[]) -%}{%- for m in [1, 2] -%}{%- set _ = q.a.append(m) -%}{%- endfor -%}{{ q.a|join(',') }}",
+            "1,2",
+        );
+        check(
+            "{% set x = [3, 1] %}{% do x.extend([2]) %}{% do x.insert(0, 9) %}{{ x.pop() }}{{ x.pop(0) }}{% do x.sort() %}\
+             {% do x.reverse() %}{{ x }}{% do x.remove(3) %}{{ x[-1] }}{{ x|length }}{{ x + [5] }}{% do x.clear() %}{{ not x }}",
+            "29[3, 1]11[1, 5]True",
+        );
+        check(
+            "{% set x = [1, 2] %}{{ x is sequence }}{{ x == [1, 2] }}{{ 2 in x }}{{ x[1:] }}{{ x.index(2) }}{% do x.pop() %}",
+            "TrueTrueTrue[2]1",
+        );
+    }
+
+    #[test]
+    fn python_methods() {
+        check(
+            "{{ 'abcb'.find('b', 2) }}{{ 'abc'.startswith('b', 1) }}{{ 'abc'.find('a', 1) }}{{ 'aaa'.count('a', 1, 2) }}",
+            "3True-11",
+        );
+        check(
+            "{{ 'hello'|truncate(length=3, killwords=true, end='.', leeway=0) }}{{ '<b>x</b>'|striptags }}|{{ 'a'|center(3) }}|",
+            "he.x| a |",
+        );
+        check(
+            "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{% set j = joiner('-') %}{{ j() }}{{ j() }}",
+            "ab-",
+        );
+        check("{{ 'a-b-c'.rsplit('-', 1) }}{{ 'a b  c'.rsplit(maxsplit=1) }}", "['a-b', 'c']['a b', 'c']");
+        check("{{ 'a-b-c'.split('-', maxsplit=1) }}{{ 'a-b'.split(sep='-')[1] }}", "['a', 'b-c']b");
+        check(
+            "{{ 'a-b'.partition('-')[2] }}{{ 'ab'.partition('-')[0] }}{{ 'ab'.rpartition('-')[2] }}",
+            "babab",
+        );
+        check(
+            "{{ 'xay'.removeprefix('x').removesuffix('y') }}{{ 'aB'.swapcase() }}{{ 'AB'.casefold() }}",
+            "aAbab",
+        );
+        check(
+            "{{ '7'.zfill(3) }}|{{ '-7'.zfill(3) }}|{{ 'a'.ljust(3, '.') }}|{{ 'a'.rjust(3) }}|{{ 'a'.center(4, '.') }}",
+            "007|-07|a..|  a|.a..",
+        );
+        check(
+            "{{ 'abc'.index('c') }}{{ [1, 2].index(2) }}{{ {'items': 1}.items()|list }}",
+            "21[('items', 1)]",
+        );
     }
 
     #[test]
@@ -464,8 +539,27 @@ mod tests {
             "{{ 1 / 0 }}",
             "{% if %}",
             "{{ 'a'|tojson(nonsense=1) }}",
+            "{{ 1 % 0 }}",
+            "{% set x = [1] %}{% for i in range(100) %}{% do x.extend(x) %}{% endfor %}",
+            "{% set x = [1] %}{% for i in range(100000) %}{% do x.insert(0, i) %}{% endfor %}",
+            "{% set n = namespace(x=[]) %}{% for i in range(10000) %}{% set n.x = [n.x] %}{% endfor %}{% do n.x.append(1) %}",
+            "{{ 'x'.ljust(1000000000000) }}",
+            "{% do [].pop() %}",
+            "{% do messages.append(1) %}",
+            "{% do {}.pop('a') %}",
+            "{% set d = {} %}{% for i in range(10000) %}{% do d.update({'d': {'d': d}}) %}{% endfor %}",
         ] {
-            assert!(render(&environment(), source, context! {}).is_err(), "{source}");
+            let source = python_source::rewrite(source);
+            assert!(render(&environment(), &source, context! {}).is_err(), "{source}");
         }
+        // A list that is put into itself holds what it held.
+        check(
+            "{% set x = [1] %}{% do x.append(x) %}{% do x.append({'x': x}) %}{{ x|tojson }}",
+            r#"[1, [1], {"x": [1, [1]]}]"#,
+        );
+        check(
+            "{% set x = [1, 2] %}{% do x.append(x[::-1]) %}{% do x.extend(x) %}{{ x|tojson }}",
+            "[1, 2, [2, 1], 1, 2, [2, 1]]",
+        );
     }
 }

@@ -5,6 +5,9 @@
 mod builtin;
 mod family;
 mod jinja;
+mod python_containers;
+mod python_source;
+mod python_values;
 mod sentinel;
 mod tool_declaration;
 
@@ -153,7 +156,8 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Compiles jinja source with the special tokens of `tokenizer`.
     pub fn from_jinja(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
-        let template = Self::new(jinja::without_generation_tags(source), None, tokenizer);
+        let source = jinja::without_generation_tags(source);
+        let template = Self::new(python_source::rewrite(&source).into_owned(), None, tokenizer);
         let compiled = template.env.template_from_named_str("chat_template", &template.source).map(|_| ());
         compiled.map_err(|error| TemplateError::Syntax(chain(&error)))?;
         Ok(template)
