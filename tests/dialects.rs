@@ -52,7 +52,7 @@ fn errors_speak_of_the_fields_that_the_client_sent() {
             (json!({"max_output_tokens": 2, "text": {"format": {"type": "json_schema", "schema": person()}}}), "max_output_tokens"),
             (json!({"text": {"format": {"type": "yaml"}}}), "text.format.type"),
             (json!({"text": {"format": {"type": "json_schema"}}}), "text.format.schema"),
-            (json!({"text": {"format": {"type": "json_schema", "schema": {"if": {}}}}}), "text.format"),
+            (json!({"text": {"format": {"type": "json_schema", "schema": {"contains": {}}}}}), "text.format"),
             (json!({"reasoning": {"effort": "some"}}), "reasoning.effort"),
             (json!({"tools": tool(json!({"type": "function", "name": "a b"}))}), "tools[0].name"),
         ] {
@@ -65,7 +65,7 @@ fn errors_speak_of_the_fields_that_the_client_sent() {
         for (extra, field) in [
             (json!({"stop_sequences": [""]}), "stop_sequences"),
             (json!({"tools": tool(json!({"name": "f", "input_schema": []}))}), "tools[0].input_schema"),
-            (json!({"output_config": {"format": {"type": "json_schema", "schema": {"if": {}}}}}), "output_config.format"),
+            (json!({"output_config": {"format": {"type": "json_schema", "schema": {"contains": {}}}}}), "output_config.format"),
             (json!({"thinking": {"type": "enabled"}, "output_config": {"effort": "some"}}), "output_config.effort"),
         ] {
             let mut body = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20});

@@ -172,7 +172,7 @@ fn shared_fields() -> Vec<(Value, &'static str)> {
         ("use_beam_search", vec![json!(true)]),
         ("response_format", vec![json!("text"), json!([])]),
         ("guided_regex", vec![json!("(a"), json!(1)]),
-        ("guided_json", vec![json!({"type": "object", "if": {}}), json!("{")]),
+        ("guided_json", vec![json!({"type": "object", "contains": {}}), json!("{")]),
     ];
     for (name, values) in ranges {
         cases.extend(values.into_iter().map(|value| (json!({name: value}), name)));

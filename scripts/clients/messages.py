@@ -204,7 +204,7 @@ def check_errors(server):
     bad("temperature", extra_body={"temperature": 3}, stream=True)
     bad("stop_sequences", stop_sequences=[""])
     bad("tools[0].input_schema", tools=[{"name": "f", "input_schema": []}])
-    bad("output_config.format", output_config={"format": {"type": "json_schema", "schema": {"if": {}}}})
+    bad("output_config.format", output_config={"format": {"type": "json_schema", "schema": {"contains": {}}}})
     assert "maximum context length" in bad("context", messages=user("word " * 5000)).message
     error = refused(anthropic.NotFoundError, lambda: create(client, model="other"))
     assert error.body["error"]["type"] == "not_found_error"

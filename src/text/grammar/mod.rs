@@ -29,6 +29,8 @@ mod vocabulary;
 #[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
+mod random_tests;
+#[cfg(test)]
 mod suite_tests;
 #[cfg(test)]
 mod tests;

@@ -497,6 +497,10 @@ impl Walk<'_> {
             Ok(())
         })?;
         self.rewrite(object, "if", |walk, object, value| walk.conditional(object, value))?;
+        if !object.contains_key("if") {
+            object.shift_remove("then");
+            object.shift_remove("else");
+        }
         self.rewrite(object, "dependentRequired", |_, object, value| dependent(object, value))?;
         self.rewrite(object, "propertyNames", |walk, object, value| walk.names(object, value))?;
         if object.get("uniqueItems") == Some(&Value::Bool(true)) {
@@ -801,6 +805,10 @@ fn add_pattern(object: &mut Map<String, Value>, expression: String) {
 /// Makes a member one that an object must have.
 fn require(schema: &mut Value, name: &str) {
     let Value::Object(object) = schema else { return };
+    if !document::types(&[object]).contains(&"object") {
+        *schema = false.into();
+        return;
+    }
     object.insert("type".into(), "object".into());
     match object.get_mut("required") {
         Some(Value::Array(names)) => {

@@ -20,7 +20,7 @@ use super::ecma::WORD;
 use super::node::{Node, all, set};
 
 /// Largest pattern that is worked out here, in parts.
-const MAX_NODE_SIZE: usize = 1000;
+const MAX_NODE_SIZE: usize = 500;
 /// Most repetitions, of parts with conditions in them, that are written out.
 const MAX_COPIES: u32 = 64;
 /// Most sets of characters in one automaton.

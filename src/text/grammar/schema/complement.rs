@@ -3,7 +3,7 @@
 //! Where a part of the complement has no schema, it is left out: what remains is still refused by the
 //! schema, and a reply that must not meet the schema does not.
 
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::pattern::{Pattern, Texts};
 use super::document::{self, Document, TYPES, is_note};
@@ -101,8 +101,8 @@ impl Complement<'_, '_> {
             "maxProperties" => {
                 ways.extend(more.map(|count| of_type("object", "minProperties", count.into())))
             }
-            "minimum" => ways.push(of_type("number", "exclusiveMaximum", value.clone())),
-            "maximum" => ways.push(of_type("number", "exclusiveMinimum", value.clone())),
+            "minimum" => ways.push(numbers(None, Some(value))),
+            "maximum" => ways.push(numbers(Some(value), None)),
             "exclusiveMinimum" if value.is_number() => ways.push(of_type("number", "maximum", value.clone())),
             "exclusiveMaximum" if value.is_number() => ways.push(of_type("number", "minimum", value.clone())),
             "not" => ways.push(value.clone()),
@@ -158,14 +158,33 @@ impl Complement<'_, '_> {
 
 /// Adds the gaps between the numbers among these values.
 fn between(values: &[Value], ways: &mut Vec<Value>) {
-    let mut numbers: Vec<&Number> = values.iter().filter_map(Value::as_number).collect();
-    numbers.sort_by(|a, b| a.as_f64().unwrap_or(0.0).total_cmp(&b.as_f64().unwrap_or(0.0)));
-    let Some((first, last)) = numbers.first().zip(numbers.last()) else { return };
-    ways.push(json!({"type": "number", "exclusiveMaximum": first}));
-    ways.push(json!({"type": "number", "exclusiveMinimum": last}));
-    for pair in numbers.windows(2).filter(|pair| pair[0].as_f64() < pair[1].as_f64()) {
-        ways.push(json!({"type": "number", "exclusiveMinimum": pair[0], "exclusiveMaximum": pair[1]}));
+    let of = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let mut found: Vec<&Value> = values.iter().filter(|value| value.is_number()).collect();
+    found.sort_by(|a, b| of(a).total_cmp(&of(b)));
+    let Some((first, last)) = found.first().zip(found.last()) else { return };
+    ways.push(numbers(None, Some(first)));
+    ways.push(numbers(Some(last), None));
+    for pair in found.windows(2).filter(|pair| of(pair[0]) < of(pair[1])) {
+        ways.push(numbers(Some(pair[0]), Some(pair[1])));
     }
+}
+
+/// The numbers above one bound and below another. Whole bounds are narrowed by a millionth: where
+/// the other bound is near, the compiler takes such a bound for one of the numbers, and the bounds
+/// of several schemas may meet.
+fn numbers(above: Option<&Value>, below: Option<&Value>) -> Value {
+    const STEP: f64 = 1e-6;
+    let mut schema = json!({"type": "number"});
+    for (bound, open, closed, inward) in
+        [(above, "exclusiveMinimum", "minimum", STEP), (below, "exclusiveMaximum", "maximum", -STEP)]
+    {
+        let Some(bound) = bound else { continue };
+        match bound.as_f64().filter(|bound| bound.fract() == 0.0 && bound.abs() < 1e6) {
+            Some(whole) => schema[closed] = (whole + inward).into(),
+            None => schema[open] = bound.clone(),
+        }
+    }
+    schema
 }
 
 /// The types that are not named. Where integers are, other numbers are left out too: no schema tells

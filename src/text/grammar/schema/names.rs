@@ -30,6 +30,9 @@ pub(super) fn expand(
 ) -> Result<(), String> {
     match names(document, rule)? {
         Names::Any => Ok(()),
+        Names::Few(names) if names.len() > MAX_MEMBERS => {
+            Err(format!("it has more than {MAX_MEMBERS} names"))
+        }
         Names::Few(names) if !object.contains_key("patternProperties") => {
             few(object, &names);
             Ok(())
@@ -111,7 +114,7 @@ fn few(object: &mut Map<String, Value>, names: &[String]) {
         properties.insert(name, false.into());
     }
     if others != Value::Bool(false) {
-        for name in names.iter().take(MAX_MEMBERS) {
+        for name in names {
             properties.entry(name.as_str()).or_insert_with(|| others.clone());
         }
     }

@@ -5,6 +5,8 @@
 //! the reply has that member: a value without it would often meet two branches. Otherwise each branch
 //! is joined with the complement of the others.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::super::pattern::{Pattern, Texts};
@@ -44,10 +46,15 @@ pub(super) fn disjoint(
     branches: &[Value],
     steps: &mut usize,
 ) -> Result<Disjoint, String> {
-    if branches.len() > MAX_BRANCHES {
-        return Err(format!("it has more than {MAX_BRANCHES} branches"));
-    }
     let plain = |schema: &Value| Branch { schema: schema.clone(), tag: None, with: Vec::new() };
+    if let Some((tag, is_required)) = by_tag(document, beside, branches) {
+        let tag = Some(tag).filter(|_| !is_required);
+        let tagged = |schema: &Value| Branch { tag: tag.clone(), ..plain(schema) };
+        return Ok(Disjoint { branches: branches.iter().map(tagged).collect() });
+    }
+    if branches.len() > MAX_BRANCHES {
+        return Err(format!("it has more than {MAX_BRANCHES} branches, and no tag tells them apart"));
+    }
     let pairs = || (0..branches.len()).flat_map(|a| (a + 1..branches.len()).map(move |b| (a, b)));
     let mut meet = Vec::new();
     for (a, b) in pairs() {
@@ -65,8 +72,11 @@ pub(super) fn disjoint(
             are_disjoint(document, &a, &b, steps)
         };
         if meet.iter().all(tells) {
-            let tagged = |schema: &Value| Branch { tag: Some(tag.clone()), ..plain(schema) };
-            return Ok(Disjoint { branches: branches.iter().map(tagged).collect() });
+            let tagged = |(number, schema): (usize, &Value)| {
+                let meets = meet.iter().any(|&(a, b)| a == number || b == number);
+                Branch { tag: Some(tag.clone()).filter(|_| meets), ..plain(schema) }
+            };
+            return Ok(Disjoint { branches: branches.iter().enumerate().map(tagged).collect() });
         }
     }
     if meet.len() > MAX_MEETING {
@@ -84,6 +94,25 @@ pub(super) fn disjoint(
         found[b].with.push(no_a);
     }
     Ok(Disjoint { branches: found })
+}
+
+/// The member that has texts of its own in each branch, and whether every branch requires it.
+fn by_tag(document: Document<'_>, beside: &Value, branches: &[Value]) -> Option<(String, bool)> {
+    let around = document.parts(beside)?;
+    tags(document, beside, branches).into_iter().find_map(|tag| {
+        let (mut known, mut is_required) = (HashSet::new(), true);
+        let tells = |branch: &Value| {
+            let Some(own) = document.parts(branch) else { return true };
+            let parts: Parts<'_> = around.iter().copied().chain(own).collect();
+            is_required &= required(&parts).contains(&tag.as_str());
+            let Some(member) = member(document, &parts, &tag) else { return false };
+            let texts = document.values(&member).unwrap_or_default();
+            let is_new = |text: &Value| text.as_str().is_some_and(|text| known.insert(text.to_owned()));
+            types(&parts) == ["object"] && !texts.is_empty() && texts.iter().all(is_new)
+        };
+        let all = branches.iter().all(tells);
+        all.then_some((tag, is_required))
+    })
 }
 
 /// Members that may tell the branches apart: the one that is named, then those of the first branch.
@@ -182,34 +211,16 @@ impl<'a> Comparison<'a, '_> {
 
     /// A member that one side requires, and whose values are not the same.
     fn by_members(&mut self, a: &Parts<'a>, b: &Parts<'a>, depth: usize) -> bool {
-        let required = |parts: &Parts<'a>| -> Vec<&'a str> {
-            let lists = parts.iter().filter_map(|part| part.get("required")?.as_array());
-            lists.flatten().filter_map(Value::as_str).collect()
-        };
         let mut names = required(a);
         names.extend(required(b));
         names.sort_unstable();
         names.dedup();
         self.spend(names.len())
             && names.into_iter().any(|name| {
-                let both = (self.member(a, name), self.member(b, name));
+                let both = (member(self.document, a, name), member(self.document, b, name));
                 let (Some(a), Some(b)) = both else { return true };
                 self.disjoint(&a, &b, depth + 1)
             })
-    }
-
-    /// What the parts say of a member; `None` where it may not be.
-    fn member(&self, parts: &Parts<'a>, name: &str) -> Option<Parts<'a>> {
-        let mut found = Vec::new();
-        for part in parts {
-            let own = part.get("properties").and_then(|members| members.get(name));
-            match (own, part.get("additionalProperties")) {
-                (Some(schema), _) => found.extend(self.document.parts(schema)?),
-                (None, Some(Value::Bool(false))) if !part.contains_key("patternProperties") => return None,
-                _ => {}
-            }
-        }
-        Some(found)
     }
 
     /// Whether each way of `anyOf` or `oneOf` in `a` is disjoint from `b`.
@@ -231,6 +242,26 @@ impl<'a> Comparison<'a, '_> {
         }
         false
     }
+}
+
+/// The members that the parts require.
+fn required<'a>(parts: &Parts<'a>) -> Vec<&'a str> {
+    let lists = parts.iter().filter_map(|part| part.get("required")?.as_array());
+    lists.flatten().filter_map(Value::as_str).collect()
+}
+
+/// What the parts say of a member; `None` where it may not be.
+fn member<'a>(document: Document<'a>, parts: &Parts<'a>, name: &str) -> Option<Parts<'a>> {
+    let mut found = Vec::new();
+    for part in parts {
+        let own = part.get("properties").and_then(|members| members.get(name));
+        match (own, part.get("additionalProperties")) {
+            (Some(schema), _) => found.extend(document.parts(schema)?),
+            (None, Some(Value::Bool(false))) if !part.contains_key("patternProperties") => return None,
+            _ => {}
+        }
+    }
+    Some(found)
 }
 
 /// The tightest bound among the parts.
