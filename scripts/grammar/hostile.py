@@ -261,6 +261,26 @@ def schemas():
     yield "schema: formats", {"type": "object", "properties": {f"p{n}": {**text, "format": f} for n in range(300) for f in ["date-time"]}}
     yield "schema: format and length", {**text, "format": "email", "maxLength": 4000, "minLength": 2000}
     yield "schema: prefix items", {"type": "array", "prefixItems": [{**text, "maxLength": n + 1} for n in range(2_000)]}
+    yield "schema: look-ahead", {**text, "pattern": "^" + fill("(?=.*a)", 100 * KIB) + "x"}
+    yield "schema: look-aheads that all need states", {**text, "pattern": "^" + "".join(f"(?!.*{a}{b}.{{9}}{a})" for a in "abcdefgh" for b in "abcdefgh") + ".*$"}
+    yield "schema: look-ahead and a count", {**text, "pattern": r"(?:(?!ab)[a-z]{1,60}\b){1,60}c(?<=[a-c]{20})"}
+    yield "schema: look-aheads in properties", {"type": "object", "properties": {f"p{n}": {**text, "pattern": rf"(?<!{w})\b{w}\b(?!{w})"} for n, w in enumerate(words(2_000, 9))}}
+    yield "schema: anchors in a row", {**text, "pattern": "(^|a)" * 40 + "b" + "($|c)" * 40}
+    yield "schema: word boundaries", {**text, "pattern": r"(?:\ba)?" * 80}
+    yield "schema: unicode conditions", {**text, "pattern": "".join(rf"(?!\p{{{c}}})[\p{{L}}\p{{N}}]" for c in ("Lu", "Ll", "Nd", "Han", "Greek", "Thai")) + r"(?<!\p{M})$"}
+    yield "schema: branches that meet", {"type": "object", "oneOf": [{"required": [f"a{n}", f"b{n % 7}"]} for n in range(64)]}
+    yield "schema: branches that meet, nested", {"oneOf": [{"anyOf": [{"oneOf": [{"properties": {f"a{n}{m}{k}": {"type": "integer"}}} for n in range(8)]} for m in range(8)]} for k in range(8)]}
+    yield "schema: branches of enumerations", {"oneOf": [{"enum": list(words(900, 6, n + 1))} for n in range(20)]}
+    yield "schema: branches of patterns", {"oneOf": [{**text, "pattern": rf"^(?:a|b)*{c}(?:a|b){{9}}$"} for c in "abcdefghijklmnopqrstuvwxyz"]}
+    union = {"oneOf": [{"$ref": f"#/$defs/d{n}"} for n in range(40)]}
+    yield "schema: union of itself", {**union, "$defs": {f"d{n}": {"type": "object", "properties": {"k": {"const": n}, **{f"c{m}": union for m in range(9)}}} for n in range(40)}}
+    yield "schema: not of not", json.dumps({"not": 1}).replace("1", '{"not": {"anyOf": [{"required": ["a"]}, ' * 25 + "true" + "]}}" * 25)
+    yield "schema: not an enumeration", {"not": {"enum": list(words(5_000, 12))}}
+    yield "schema: conditions", {"type": "object", "allOf": [{"if": {"properties": {"k": {"const": n}}, "required": ["k"]}, "then": {"required": [f"p{n}"]}} for n in range(60)]}
+    yield "schema: names", {"type": "object", "properties": {w: text for w in words(3_000, 30)}, "propertyNames": {"pattern": "^(?!.*abc)[a-z]+[0-9]*$"}, "additionalProperties": text}
+    yield "schema: names of an enumeration", {"type": "object", "propertyNames": {"enum": list(words(10_000, 6))}, "additionalProperties": text}
+    yield "schema: distinct", {"type": "array", "items": {"enum": list(words(10_000, 6))}, "uniqueItems": True}
+    yield "schema: distinct, listed", {"type": "object", "properties": {f"p{n}": {"type": "array", "items": {"enum": list(range(8))}, "uniqueItems": True} for n in range(200)}}
     yield "schema: whitespace", {"style": r"(( ?\n?){1,500}\t?){1,500}", "type": "object", "properties": {f"p{n}": text for n in range(100)}}
 
 

@@ -3,13 +3,17 @@
 //! One way of saying it per request. What cannot be honoured is an error that names the field; nothing is dropped silently, for a client
 //! that asked for JSON relies on getting it.
 
+mod nested_tags;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ApiError;
 use super::values::{Free, List};
-use perigee_text::grammar::{AnswerFormat, GrammarSpec, JsonStyle, StructuralTag, StructuralTags};
+use perigee_text::grammar::{
+    AnswerFormat, GrammarSpec, JsonStyle, StructuralFormat, StructuralTag, StructuralTags,
+};
 
 /// Most texts of a choice.
 const MAX_CHOICES: usize = 10_000;
@@ -68,8 +72,9 @@ mod described {
         let properties = json!({
             "structures": {"type": "array", "items": {"type": "object", "required": ["begin", "end"], "properties": {
                 "begin": {"type": "string"}, "schema": {"type": "object"}, "end": {"type": "string", "minLength": 1}}}},
-            "triggers": {"type": "array", "items": {"type": "string", "minLength": 1}}});
-        json_schema!({"type": "object", "required": ["structures", "triggers"], "properties": properties})
+            "triggers": {"type": "array", "items": {"type": "string", "minLength": 1}},
+            "format": {"type": "object", "required": ["type"], "properties": {"type": {"enum": super::nested_tags::TYPES}}}});
+        json_schema!({"type": "object", "anyOf": [{"required": ["structures", "triggers"]}, {"required": ["format"]}], "properties": properties})
     }
 
     pub(super) fn response_format(generator: &mut SchemaGenerator) -> Schema {
@@ -81,7 +86,7 @@ mod described {
             json!({"type": "object", "additionalProperties": others, "required": required, "properties": properties})
         };
         let mut tags = tags(generator).to_value();
-        tags["required"] = json!(["type", "structures", "triggers"]);
+        tags["required"] = json!(["type"]);
         tags["properties"]["type"] = json!({"const": "structural_tag"});
         let named = json!({"type": "object", "additionalProperties": false, "required": ["name", "schema"], "properties": {
             "name": {"type": "string"}, "description": {"type": ["string", "null"]}, "strict": {"type": ["boolean", "null"]}, "schema": schema(generator)}});
@@ -382,11 +387,11 @@ fn tags(path: &str, value: &Value) -> Result<AnswerFormat, ApiError> {
         other => other,
     };
     let fields = object(path, value)?;
-    if fields.contains_key("format") {
-        return Err(ApiError::unsupported(
-            path,
-            "the nested `format` of structural tags (`structures` and `triggers` are)",
-        ));
+    if let Some(format) = fields.get("format").filter(|format| !format.is_null()) {
+        let tags = StructuralTags::of(nested_tags::format(&format!("{path}.format"), format, 0)?);
+        return tags
+            .map(AnswerFormat::Tags)
+            .map_err(|error| ApiError::invalid_value(path, error.to_string()));
     }
     let structures = fields.get("structures").and_then(Value::as_array);
     let structures =
@@ -404,7 +409,11 @@ fn tags(path: &str, value: &Value) -> Result<AnswerFormat, ApiError> {
                 Some(inner) => schema(path, inner)?,
                 None => any_object(),
             };
-            Ok(StructuralTag { begin: text("begin")?, schema, end: text("end")? })
+            Ok(StructuralTag {
+                begin: text("begin")?,
+                content: StructuralFormat::Json(schema),
+                end: text("end")?,
+            })
         })
         .collect();
     let triggers =
@@ -591,7 +600,10 @@ mod tests {
                 json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": "yes", "schema": {}}}}),
                 "response_format.json_schema.strict",
             ),
-            (json!({"response_format": {"type": "structural_tag", "format": {}}}), "response_format"),
+            (
+                json!({"response_format": {"type": "structural_tag", "format": {}}}),
+                "response_format.format.type",
+            ),
             (
                 json!({"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}),
                 "response_format",

@@ -41,5 +41,5 @@ pub use config::Config;
 pub use error::GrammarError;
 pub use schema::JsonStyle;
 pub use spec::{AnswerFormat, GrammarSpec, Reasoning};
-pub use structural_tag::{StructuralTag, StructuralTags};
+pub use structural_tag::{StructuralFormat, StructuralTag, StructuralTags};
 pub use tool_choice::{ToolCalls, ToolFunction, ToolMode};

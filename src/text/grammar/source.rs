@@ -1,6 +1,8 @@
 //! From a request's constraint to the source that the grammar compiler reads, with the landmarks of
 //! its ends.
 
+mod tags;
+
 use std::fmt::Write;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -52,6 +54,8 @@ pub(super) struct Source<'a> {
     tokenizer: &'a Tokenizer,
     config: &'a Config,
     jsons: usize,
+    /// Rules of structural tags written so far.
+    parts: usize,
     /// Bytes of the schemas written so far, as text.
     schema_bytes: usize,
     /// What the schemas written so far have used of the bounds of a request.
@@ -78,6 +82,7 @@ impl<'a> Source<'a> {
             tokenizer,
             config,
             jsons: 0,
+            parts: 0,
             schema_bytes: 0,
             shared: Shared::default(),
             advice: Vec::new(),
@@ -176,32 +181,10 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Writes free text with tags in it.
+    /// Writes structural tags.
     fn tags(&mut self, tags: &StructuralTags) -> Result<(), GrammarError> {
-        let mut names = Vec::new();
-        for (number, tag) in tags.tags.iter().enumerate() {
-            // The longest matching trigger leaves the fewest tags open.
-            let trigger = tags
-                .triggers
-                .iter()
-                .filter(|trigger| tag.begin.starts_with(*trigger))
-                .max_by_key(|t| t.len());
-            let trigger = trigger.map_or("", String::as_str);
-            let rest = &tag.begin[trigger.len()..];
-            let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
-            let json = self.json(&tag.schema, &JsonStyle::default(), Unenforced::Refused, "")?;
-            let (trigger, end) = (quoted(trigger), quoted(&tag.end));
-            writeln!(
-                self.lark,
-                "head_{number}[lazy]: FREE_TEXT {trigger}\ntag_{number}: head_{number} {rest} {json} {end}"
-            )
-            .expect("writing to memory");
-            names.push(format!("tag_{number}"));
-            self.marks.openers.push(tag.begin.clone().into_bytes());
-        }
-        let names = names.join(" | ");
-        writeln!(self.lark, "body: ({names})* tail\ntail: FREE_TEXT\nFREE_TEXT: /(.|\\n)*/")
-            .expect("writing to memory");
+        let body = self.structure(&tags.0, None)?;
+        writeln!(self.lark, "body: {body}\nFREE_TEXT: /(.|\\n)*/").expect("writing to memory");
         Ok(())
     }
 

@@ -521,7 +521,9 @@ fn regexes_choices_grammars_and_tags() {
     );
     let tag = |name: &str| StructuralTag {
         begin: format!("<f={name}>"),
-        schema: json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}),
+        content: StructuralFormat::Json(
+            json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}),
+        ),
         end: "</f>".into(),
     };
     let tags = StructuralTags::new(vec![tag("x"), tag("y")], vec!["<f=".into()]).unwrap();
@@ -533,6 +535,90 @@ fn regexes_choices_grammars_and_tags() {
             })
         })
     });
+}
+
+#[test]
+fn structural_formats_are_built_of_others() {
+    use StructuralFormat::{AnyText, Choice, Json, Regex, Separated, Sequence, Tag, Text, Triggered};
+    let text = |text: &str| Text(text.into());
+    let tag = |name: &str, content: StructuralFormat| StructuralTag {
+        begin: format!("<{name}>"),
+        content,
+        end: format!("</{name}>"),
+    };
+    let boxed = |name: &str, content: StructuralFormat| Tag(Box::new(tag(name, content)));
+    let number = || Json(json!({"type": "integer"}));
+    let triggered = |at_least_one, stop_after_first| Triggered {
+        triggers: vec!["<a".into(), "<b".into()],
+        tags: vec![tag("a", number()), tag("b", AnyText)],
+        at_least_one,
+        stop_after_first,
+    };
+    let separated = |at_least_one, stop_after_first| Separated {
+        tags: vec![tag("a", number())],
+        separator: ", ".into(),
+        at_least_one,
+        stop_after_first,
+    };
+    let grammars = bytes();
+    for (format, allowed, refused) in [
+        (text("abc"), vec!["abc"], vec!["ab", "abcd", ""]),
+        (Regex("[0-9]{2}".into()), vec!["12"], vec!["1", "123"]),
+        (AnyText, vec!["", "x\ny"], vec![]),
+        (Sequence(vec![text("a"), number(), text("b")]), vec!["a12b"], vec!["a12", "ab"]),
+        (Sequence(vec![AnyText, text("!")]), vec!["!", "so be it!"], vec!["so", "a! b"]),
+        (Choice(vec![text("a"), boxed("t", AnyText)]), vec!["a", "<t>x < y</t>"], vec!["<t>x", "<t></t>!"]),
+        (
+            Sequence(vec![boxed("think", AnyText), Choice(vec![number(), text("none")])]),
+            vec!["<think>hm</think>7", "<think></think>none"],
+            vec!["7", "<think>hm</think>"],
+        ),
+        (triggered(false, false), vec!["", "hi <a>1</a> and <b>x</b>."], vec!["<a>x</a>", "<b>"]),
+        (triggered(true, false), vec!["hi <a>1</a>.", "<b></b>"], vec!["", "hi"]),
+        (triggered(false, true), vec!["hi", "hi <a>1</a>"], vec!["<a>1</a>."]),
+        (triggered(true, true), vec!["hi <b>1</b>"], vec!["hi", "<b>1</b>."]),
+        (separated(false, false), vec!["", "<a>1</a>", "<a>1</a>, <a>2</a>"], vec!["<a>1</a><a>2</a>", "x"]),
+        (separated(true, true), vec!["<a>1</a>"], vec!["", "<a>1</a>, <a>2</a>"]),
+        (
+            boxed("t", triggered(false, false)),
+            vec!["<t>x <a>1</a> y</t>", "<t></t>"],
+            vec!["<t>x", "<t><a>x</a></t>"],
+        ),
+    ] {
+        let tags = StructuralTags::of(format.clone()).unwrap_or_else(|error| panic!("{format:?}: {error}"));
+        let grammar = grammars.compile(&spec(AnswerFormat::Tags(tags)));
+        let grammar = grammar.unwrap_or_else(|error| panic!("{format:?}: {error}"));
+        for (texts, wanted) in [(allowed, true), (refused, false)] {
+            for text in texts {
+                assert_eq!(accepts(&grammars, &grammar, text), wanted, "{format:?}: {text:?}");
+            }
+        }
+    }
+    let short = Triggered {
+        triggers: vec!["<".into()],
+        tags: vec![tag("a", number())],
+        at_least_one: false,
+        stop_after_first: false,
+    };
+    let tags = StructuralTags::of(boxed("t", short)).unwrap();
+    let error = grammars.compile(&spec(AnswerFormat::Tags(tags))).unwrap_err().to_string();
+    assert!(error.contains("the trigger \"<\" stands in \"</t>\""), "{error}");
+    let mut deep = text("a");
+    for _ in 0..20 {
+        deep = Sequence(vec![deep]);
+    }
+    for (format, part) in [
+        (text(""), "empty"),
+        (Sequence(vec![]), "empty"),
+        (Choice(vec![]), "empty"),
+        (Sequence(vec![AnyText, number()]), "any text is followed"),
+        (Sequence(vec![triggered(false, true), boxed("t", AnyText)]), "any text is followed"),
+        (deep, "levels"),
+        (Choice(vec![text("a"); 600]), "formats"),
+    ] {
+        let error = StructuralTags::of(format.clone()).expect_err("refused").to_string();
+        assert!(error.contains(part), "{format:?}: {error}");
+    }
 }
 
 #[test]
