@@ -418,7 +418,9 @@ fn anthropic_messages_say_what_chat_says() {
                         "content_block_delta" => {
                             assert!(open && data["index"] == blocks.len() - 1);
                             let (block, delta) = (blocks.last_mut().unwrap(), &data["delta"]);
-                            for (kind, field) in [("text_delta", "text"), ("thinking_delta", "thinking")] {
+                            for (kind, field) in
+                                [("text_delta", "text"), ("thinking_delta", "thinking"), ("signature_delta", "signature")]
+                            {
                                 if delta["type"] == kind {
                                     block[field] =
                                         (block[field].as_str().unwrap().to_owned() + delta[field].as_str().unwrap()).into();

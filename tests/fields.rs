@@ -113,7 +113,7 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "do_sample" => (drawn, json!(false)),
         "suppress_tokens" | "banned_tokens" => (looped, json!([100])),
         "repeat_last_n" => (json!({"repetition_penalty": 10}), json!(64)),
-        "extra_body" => (none(), json!({"truncation_side": "up"})),
+        "extra_body" => (none(), json!({"temperature": 1})),
         "json_mode" => (none(), json!(true)),
         "format" => (none(), schema),
         "functions" => (none(), json!([function])),

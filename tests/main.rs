@@ -1,6 +1,7 @@
 //! Whole-program tests.
 
 mod admission;
+mod agents;
 mod bodies;
 mod calibrate;
 #[path = "../src/http/server/test_certificate.rs"]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::conversation::{self, CommonBody};
 use super::format::{Format, Kind};
+use super::functions;
 use super::guard;
 use super::json::{self, Both};
 use super::messages::{self, Messages};
@@ -83,15 +84,15 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     reasoning.routed = own.reasoning;
     let client_tools = client_tools::take_custom(&mut own.tools, &mut own.tool_choice)?;
     let functions = own.functions.is_some();
-    let (older_tools, older_choice) = older(own.functions, own.function_call)?;
-    let tools = either(("tools", own.tools), ("functions", older_tools))?;
-    let choice = either(("tool_choice", own.tool_choice), ("function_call", older_choice))?;
+    let words = if functions || own.function_call.is_some() { functions::WORDS } else { &[] };
+    let tools = functions::either(("tools", own.tools), ("functions", functions::tools(own.functions)))?;
+    let older_choice = functions::choice(own.function_call)?;
+    let choice = functions::either(("tool_choice", own.tool_choice), ("function_call", older_choice))?;
     let one_call = choice.as_ref().is_some_and(|Free(choice)| choice["disable_parallel_tool_use"] == true);
-    let tools = tools::check(tools, limits.hosted_tools, &mut unknown).map_err(|error| match functions {
-        true => error.in_words(&[("tools", "functions")]),
-        false => error,
-    })?;
-    let choice = tools::check_choice(tools::choice(choice, false)?, &tools)?;
+    let named = |error: ApiError| error.in_words(words);
+    let tools = tools::check(tools, limits.hosted_tools, &mut unknown).map_err(named)?;
+    let choice = tools::choice(choice, false).map_err(named)?;
+    let choice = tools::check_choice(choice, &tools).map_err(named)?;
     let top_logprobs = top_count("top_logprobs", own.top_logprobs, limits)?;
     let wants_logprobs = own.logprobs.unwrap_or(false);
     if top_logprobs.is_some_and(|top| top > 0) && !wants_logprobs {
@@ -138,40 +139,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
     call.format.echoed_content = echoed_content;
     call.format.functions = functions;
     call.format.client_tools = client_tools;
-    Ok(Call { unknown, ..call })
-}
-
-/// A field that has two names.
-fn either(
-    (name, value): (&str, Option<Free>),
-    (older, older_value): (&'static str, Option<Free>),
-) -> Result<Option<Free>, ApiError> {
-    match (value, older_value) {
-        (Some(_), Some(_)) => {
-            Err(ApiError::invalid_value(older, format!("given together with `{name}`; use `{name}`")))
-        }
-        (value, older_value) => Ok(value.or(older_value)),
-    }
-}
-
-/// `functions` and `function_call` as tools and the choice among them.
-fn older(functions: Option<Free>, call: Option<Free>) -> Result<(Option<Free>, Option<Free>), ApiError> {
-    let tools = functions.map(|Free(functions)| match functions {
-        Value::Array(list) => {
-            list.into_iter().map(|function| json!({"type": "function", "function": function})).collect()
-        }
-        other => other,
-    });
-    let choice = match call.map(|Free(call)| call) {
-        Some(Value::Object(named)) => Some(json!({"type": "function", "function": named})),
-        Some(Value::String(word)) if word == "none" || word == "auto" => Some(word.into()),
-        Some(_) => {
-            let message = "allowed: none, auto, or an object with the name of a function";
-            return Err(ApiError::invalid_value("function_call", message));
-        }
-        None => None,
-    };
-    Ok((tools.map(Free), choice.map(Free)))
+    Ok(Call { words, unknown, ..call })
 }
 
 /// What a message of the assistant says.

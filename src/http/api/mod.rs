@@ -17,6 +17,7 @@ mod error;
 mod fleet;
 mod foreign;
 mod format;
+mod functions;
 mod guard;
 mod history;
 mod hosted;

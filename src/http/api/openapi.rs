@@ -131,7 +131,7 @@ fn responses(route: &Route) -> Value {
     let content = content(route.answer);
     let mut answered = json!({"description": "The answer.", "content": content});
     if route.has_body() {
-        let described = "Names in the request that no field of the route has, where there are any.";
+        let described = "Names in the request that no field of the route has, and types of tools that were left out, where there are any.";
         answered["headers"] = json!({"x-perigee-ignored-fields": {"description": described, "required": false, "schema": {"type": "string"}}});
     }
     responses.insert("200".into(), answered);
@@ -258,7 +258,7 @@ fn allow_null(schema: &mut Value) {
 
 /// The same body where nothing is generated: most of its fields are checked and change nothing.
 fn prompt_alone(body: &Value, required: &[&str]) -> Value {
-    const OF_THE_PROMPT: [&str; 16] = [
+    const OF_THE_PROMPT: [&str; 19] = [
         "prompt",
         "parse_special",
         "input",
@@ -268,7 +268,10 @@ fn prompt_alone(body: &Value, required: &[&str]) -> Value {
         "instructions",
         "system",
         "tools",
+        "functions",
         "thinking",
+        "enable_thinking",
+        "think",
         "reasoning",
         "reasoning_effort",
         "chat_template_kwargs",

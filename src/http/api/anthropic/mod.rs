@@ -4,6 +4,7 @@
 //! reader, so that all dialects have the same limits and meanings.
 
 mod answer;
+mod client_tools;
 mod events;
 mod signature;
 mod translate;

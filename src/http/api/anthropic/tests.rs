@@ -44,7 +44,9 @@ fn a_conversation_with_tools_becomes_a_chat() {
     let reply = call.request.chat.unwrap();
     assert_eq!((reply.parallel_calls, reply.budget), (false, Some(Budget::Tokens(7))));
     assert!(chat.continue_final_message);
-    assert_eq!((&call.request.stop[..], call.request.max_tokens), (&["x".to_owned()][..], Some(5)));
+    // What does not fit the context is not asked for.
+    assert_eq!((call.request.max_tokens, call.request.default_max_tokens), (None, Some(5)));
+    assert_eq!(call.request.stop, ["x"]);
     assert_eq!(call.request.grammar.map(|spec| spec.field), Some("tools"), "a strict tool");
     assert_eq!(call.unknown.names().collect::<Vec<_>>(), ["unknown"]);
 }
@@ -115,6 +117,15 @@ fn refusals_name_the_place() {
         (user(json!([{"type": "image", "source": {}}])), "messages[0].content[0].source.type"),
         (user(json!([{"type": "tool_result"}])), "messages[0].content[0].tool_use_id"),
         (
+            user(json!([{"type": "tool_result", "tool_use_id": "t", "content": {}}])),
+            "messages[0].content[0].content",
+        ),
+        (
+            user(json!([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "x"}]}])),
+            "messages[0].content[0].content[0]",
+        ),
+        (user(json!([{"type": "document", "source": {}}])), "messages[0].content[0].source.type"),
+        (
             json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}]}),
             "messages[0].content[0].id",
         ),
@@ -155,6 +166,45 @@ fn refusals_name_the_place() {
         let error = call(&body).map(|_| ()).expect_err(&body.to_string());
         assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);
     }
+}
+
+/// Regression: a conversation that began where a service ran tools could not go on.
+#[test]
+fn what_a_service_ran_stands_as_calls_and_their_results() {
+    let page = json!({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}});
+    let blocks = json!([
+        {"type": "text", "text": "S"},
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "server_tool_use", "id": "s2", "name": "web_fetch", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [
+            {"type": "web_search_result", "url": "https://a", "page_age": null, "encrypted_content": "SECRET"}]},
+        {"type": "web_fetch_tool_result", "tool_use_id": "s2", "content": {"type": "web_fetch_result", "content": page}},
+        {"type": "mcp_tool_use", "id": "m1", "name": "note", "server_name": "n", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "m1", "is_error": true, "content": [{"type": "text", "text": "R"}]},
+        {"type": "text", "text": "A"}
+    ]);
+    let body =
+        json!({"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": blocks}]});
+    let call = call(&body).unwrap();
+    let [Prompt::Chat(chat)] = &call.request.prompts[..] else { panic!("one conversation") };
+    let called = |id: &str, name: &str, input: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}});
+    let fetched = json!({"type": "web_fetch_result", "content": {"type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf"}}});
+    assert_eq!(
+        Value::from(chat.messages.clone()),
+        json!([
+            {"role": "user", "content": "Q"},
+            {"role": "assistant", "content": "S", "tool_calls": [
+                called("s1", "web_search", json!({"query": "x"})), called("s2", "web_fetch", json!({}))]},
+            {"role": "tool", "tool_call_id": "s1",
+                "content": json!([{"type": "web_search_result", "url": "https://a"}]).to_string()},
+            {"role": "tool", "tool_call_id": "s2", "content": fetched.to_string()},
+            {"role": "assistant", "content": "", "tool_calls": [called("m1", "note", json!({}))]},
+            {"role": "tool", "tool_call_id": "m1", "content": "Error: R"},
+            {"role": "assistant", "content": "A"}
+        ])
+    );
+    assert!(chat.continue_final_message, "the last turn is the beginning of the reply");
 }
 
 #[test]

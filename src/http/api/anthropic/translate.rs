@@ -7,6 +7,7 @@ use super::super::tools::{self, ToolChoice};
 use super::super::unknown::Unknown;
 use super::super::values::Free;
 use super::super::{ApiError, HostedTools, documents, images, messages};
+use super::client_tools;
 use crate::generate::ChatPrompt;
 use perigee_text::grammar::{AnswerFormat, JsonStyle};
 
@@ -259,7 +260,8 @@ fn assistant(content: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(
     Ok(())
 }
 
-/// The functions among the tools. A tool without a schema whose type is Anthropic's own is left out or refused.
+/// The functions among the tools. A tool of a type of Anthropic's own has no schema: it is one that the client runs, or it is left out
+/// or refused.
 pub(super) fn declared(
     tools: Option<Free>,
     hosted: HostedTools,
@@ -269,7 +271,10 @@ pub(super) fn declared(
     for (index, tool) in tools::entries(tools)?.into_iter().enumerate() {
         let path = format!("tools[{index}]");
         match tool["type"].as_str().filter(|kind| *kind != "custom" && tool["input_schema"].is_null()) {
-            Some(kind) => hosted.leave_out(kind, &path, unknown)?,
+            Some(kind) => match client_tools::function(kind, &tool["name"]) {
+                Some(function) => declared.push(tools::tool(function, &path, "input_schema")?),
+                None => hosted.leave_out(kind, &path, unknown)?,
+            },
             None => declared.push(tools::tool(tools::flat(&tool, "input_schema"), &path, "input_schema")?),
         }
     }
