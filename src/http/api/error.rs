@@ -183,15 +183,6 @@ impl ApiError {
         .param(param)
     }
 
-    /// 400: what another server would have to run or to read, where the operator refuses it.
-    pub(super) fn hosted(place: &str) -> Self {
-        let message = format!(
-            "`{place}`: this server runs no hosted tools and reads nothing that they left behind \
-             (server.hosted_tools); send the request without it"
-        );
-        Self::new(400, "invalid_request_error", "unsupported_parameter", message).param(place)
-    }
-
     /// 404: no response of this client has this id.
     pub(super) fn unknown_response(param: Option<&str>, id: &str) -> Self {
         let shown: String = id.chars().take(MAX_NAME_CHARS).collect();

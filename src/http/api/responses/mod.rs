@@ -198,12 +198,22 @@ pub(super) fn read_on(
     let mut tools = Tools::default();
     tools.declare(&super::tools::entries(own.tools)?, "tools")?;
     let history = previous.map(|previous| previous.items()).unwrap_or_default();
-    let mut prompt = translate::turns(own.instructions, &history, &items, &mut tools)?;
+    let (mut prompt, left_out) = translate::turns(own.instructions, &history, &items, &mut tools)?;
     let Tools { functions, client, hosted, advice } = tools;
-    if let (HostedTools::Refuse, Some(place)) = (limits.hosted_tools, hosted.first()) {
-        return Err(ApiError::hosted(place));
+    for (path, kind) in &hosted {
+        limits.hosted_tools.leave_out(kind, path, &mut unknown)?;
     }
-    hosted.iter().chain(&advice).for_each(|place| unknown.add(place));
+    for (path, kind) in &left_out {
+        if limits.hosted_tools == HostedTools::Refuse {
+            let kind: String = kind.chars().take(32).collect();
+            let what = format!("an item of type {kind} (server.hosted_tools)");
+            return Err(ApiError::unsupported(path, &what));
+        }
+        unknown.add(&format!("input[].{kind}"));
+    }
+    if advice {
+        unknown.add("tools[].format");
+    }
     prompt.tools = functions;
     let choice = check_choice(choice(translate::choice(own.tool_choice), true)?, &prompt.tools)?;
     let parallel_calls = own.parallel_tool_calls.unwrap_or(true);

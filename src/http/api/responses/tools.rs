@@ -13,11 +13,10 @@ pub(super) struct Tools {
     pub(super) functions: Vec<Value>,
     /// What they are for the client.
     pub(super) client: ClientTools,
-    /// Places of what another server would have to run or to read: hosted tools, and items of the input
-    /// that only their own server understands. Each ends in its type.
-    pub(super) hosted: Vec<String>,
-    /// Places of what the model is only told of.
-    pub(super) advice: Vec<String>,
+    /// Places and types of tools that only their own service can run.
+    pub(super) hosted: Vec<(String, String)>,
+    /// Whether there is a grammar that the model is only told of.
+    pub(super) advice: bool,
 }
 
 impl Tools {
@@ -51,7 +50,7 @@ impl Tools {
             names.push(name);
         }
         self.hosted.extend(found.hosted);
-        self.advice.extend(found.advice);
+        self.advice |= found.advice;
         if self.functions.len() > MAX_TOOLS {
             let message = format!("{} tools in all, limit {MAX_TOOLS}", self.functions.len());
             return Err(ApiError::invalid_value(path, message));
@@ -87,7 +86,7 @@ impl Tools {
             "custom" => {
                 let function = function_of_custom(name.unwrap_or_default(), tool);
                 if !tool["format"]["definition"].is_null() {
-                    self.advice.push(format!("{path}.format"));
+                    self.advice = true;
                 }
                 self.function(ToolKind::Custom, namespace, name, function, path)
             }
@@ -96,7 +95,7 @@ impl Tools {
                 self.function(ToolKind::Search, None, Some(kind), function, path)
             }
             _ => {
-                self.hosted.push(format!("{path}.{kind}"));
+                self.hosted.push((path.to_owned(), kind.to_owned()));
                 Ok(())
             }
         }

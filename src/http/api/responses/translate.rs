@@ -12,14 +12,14 @@ use crate::generate::ChatPrompt;
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
 /// The messages that say the same; `history` are the items that the input goes on from. Tools that stand among
-/// the items are added to `tools`.
+/// the items are added to `tools`. Second: places and types of the items that are left out.
 pub(super) fn turns(
     instructions: Option<String>,
     history: &[Value],
     items: &[Value],
     tools: &mut Tools,
-) -> Result<ChatPrompt, ApiError> {
-    let mut turns = Turns { tools, messages: Vec::new(), open: None };
+) -> Result<(ChatPrompt, Vec<(String, String)>), ApiError> {
+    let mut turns = Turns { tools, left_out: Vec::new(), messages: Vec::new(), open: None };
     if let Some(instructions) = instructions {
         turns.messages.push(json!({"role": "system", "content": instructions}));
     }
@@ -29,12 +29,14 @@ pub(super) fn turns(
         }
     }
     turns.flush();
-    messages::prompt("input", turns.messages, false)
+    Ok((messages::prompt("input", turns.messages, false)?, turns.left_out))
 }
 
 /// Messages, and the assistant's turn that is being put together of several items.
 struct Turns<'a> {
     tools: &'a mut Tools,
+    /// Places and types of items that only their own server understands.
+    left_out: Vec<(String, String)>,
     messages: Vec<Value>,
     open: Option<Value>,
 }
@@ -157,7 +159,7 @@ impl Turns<'_> {
     }
 
     fn leave_out(&mut self, kind: &str, path: &str) {
-        self.tools.hosted.push(format!("{path}.{kind}"));
+        self.left_out.push((path.to_owned(), kind.to_owned()));
     }
 
     fn turn(&mut self) -> &mut Value {
