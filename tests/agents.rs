@@ -237,36 +237,3 @@ fn fields_of_other_servers_mean_what_they_mean_there() {
     });
     assert_eq!(served.terminate(), Some(0));
 }
-
-#[test]
-fn chosen_tokens_are_scored_however_unlikely() {
-    let served = Served::start(None, &[]);
-    runtime().block_on(async {
-        let ids = json!([101, 100]);
-        let body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0, "logprobs": true,
-            "thinking": false, "logprob_token_ids": ids, "return_tokens_as_token_ids": true});
-        let whole = answer(&served, CHAT, &body).await;
-        for entry in whole["choices"][0]["logprobs"]["content"].as_array().unwrap() {
-            let mut named: Vec<&str> =
-                entry["top_logprobs"].as_array().unwrap().iter().map(|top| top["token"].as_str().unwrap()).collect();
-            named.sort_unstable();
-            assert_eq!(named, ["token_id:100", "token_id:101"], "{entry}");
-        }
-        let text = json!({"prompt": "Hi", "max_tokens": 1, "temperature": 0, "logprobs": 0, "logprob_token_ids": [100],
-            "return_tokens_as_token_ids": true});
-        let scored = answer(&served, "/v1/completions", &text).await["choices"][0]["logprobs"].clone();
-        assert!(scored["top_logprobs"][0].get("token_id:100").is_some(), "{scored}");
-        for (path, more) in [
-            (CHAT, json!({"logprobs": false})),
-            (CHAT, json!({"logprob_token_ids": []})),
-            (CHAT, json!({"logprob_token_ids": [99_999_999]})),
-            (CHAT, json!({"max_tokens": 8000})),
-        ] {
-            let mut body = body.clone();
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let refused = post(&served, path, &body).await;
-            assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("logprob_token_ids")), "{more}");
-        }
-    });
-    assert_eq!(served.terminate(), Some(0));
-}

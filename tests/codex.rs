@@ -214,3 +214,65 @@ fn the_models_have_codexs_list_where_codex_asks() {
     });
     assert_eq!(served.terminate(), Some(0));
 }
+
+/// Frontends that render prompts themselves send ids and read ids.
+#[test]
+fn tokens_in_give_the_tokens_that_a_chat_has() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        let chat = json!({"messages": [{"role": "user", "content": ASK}], "thinking": {"type": "disabled"}, "temperature": 0,
+            "max_tokens": 30, "return_token_ids": true});
+        let said = post(&served, "/v1/chat/completions", chat).await.json();
+        let wanted = &said["choices"][0]["token_ids"];
+        let params = json!({"temperature": 0, "max_tokens": 30, "logprobs": 1});
+        let body = json!({"token_ids": said["prompt_token_ids"], "sampling_params": params, "request_id": "r1"});
+        let answer = post(&served, "/inference/v1/generate", body.clone()).await.json();
+        assert_eq!((&answer["request_id"], &answer["choices"][0]["token_ids"]), (&json!("r1"), wanted), "{answer}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        let scores = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+        let named: Vec<String> = wanted.as_array().unwrap().iter().map(|id| format!("token_id:{id}")).collect();
+        assert_eq!(scores.iter().map(|score| score["token"].as_str().unwrap()).collect::<Vec<_>>(), named);
+        let stream = json!({"stream": true, "stream_options": {"include_usage": true}});
+        let stream = post(&served, "/inference/v1/generate", with(&body, stream)).await;
+        assert!(stream.text().ends_with("data: [DONE]\n\n"));
+        let chunks = data(&stream);
+        let ids = chunks.iter().flat_map(|chunk| chunk["choices"][0]["token_ids"].as_array().cloned().unwrap_or_default());
+        assert_eq!(&json!(ids.collect::<Vec<_>>()), wanted);
+        let last = &chunks[chunks.len() - 1];
+        assert_eq!(last["usage"]["total_tokens"], answer["usage"]["total_tokens"]);
+        assert_eq!(last["request_id"], "r1");
+        assert_eq!(chunks[chunks.len() - 2]["choices"][0]["finish_reason"], "stop");
+        let wrong = with(&body, json!({"sampling_params": {"temperature": 3}}));
+        let refused = post(&served, "/inference/v1/generate", wrong).await;
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("sampling_params.temperature")));
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
+/// What `/render` answers is what `/inference/v1/generate` takes, parameters and all.
+#[test]
+fn a_rendered_request_is_answered_as_the_chat_is() {
+    let served = Served::start(None, &[]);
+    runtime().block_on(async {
+        let chat = json!({"messages": [{"role": "user", "content": "Größe 😀? Which port does Perigee listen on?"}],
+            "thinking": {"type": "disabled"}, "temperature": 0.9, "top_p": 0.8, "seed": 11, "max_tokens": 30,
+            "logit_bias": {"100": -5}, "stop": ["zzz"], "return_token_ids": true, "request_id": "r2"});
+        let said = post(&served, "/v1/chat/completions", chat.clone()).await.json();
+        let rendered = post(&served, "/v1/chat/completions/render", chat).await.json();
+        assert_eq!(rendered["request_id"], "chatcmpl-r2");
+        let offsets = rendered["token_offsets"].as_array().unwrap();
+        assert_eq!(offsets.len(), rendered["count"].as_u64().unwrap() as usize);
+        let prompt: Vec<char> = rendered["prompt"].as_str().unwrap().chars().collect();
+        let place = |pair: &Value| (pair[0].as_u64().unwrap() as usize, pair[1].as_u64().unwrap() as usize);
+        let mut reached = 0;
+        for pair in offsets {
+            let (start, end) = place(pair);
+            assert!(start <= reached && reached <= end && start < end, "{pair} behind {reached}");
+            reached = end;
+        }
+        assert_eq!(reached, prompt.len());
+        let answer = post(&served, "/inference/v1/generate", rendered).await;
+        assert_eq!(answer.json()["choices"][0]["token_ids"], said["choices"][0]["token_ids"], "{}", answer.text());
+    });
+    assert_eq!(served.terminate(), Some(0));
+}

@@ -53,6 +53,9 @@ fn base(path: &str) -> Value {
             json!({"input": QUESTION, "thinking": instant, "temperature": 0, "max_output_tokens": 40})
         }
         "/v1/completions" => json!({"prompt": "Perigee listens on port", "temperature": 0, "max_tokens": 40}),
+        "/inference/v1/generate" => {
+            json!({"token_ids": [100, 101], "sampling_params": {"temperature": 0, "max_tokens": 40}})
+        }
         "/tokenize" => json!({"prompt": "Hello, world!"}),
         "/detokenize" => json!({"tokens": [100, 101]}),
         _ => panic!("{path} takes a body and has no base here"),
@@ -95,7 +98,8 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         }
         "messages" => (none(), json!([{"role": "user", "content": "Hello"}])),
         "input" | "prompt" => (none(), json!("Hello")),
-        "tokens" => (none(), json!([102])),
+        "tokens" | "token_ids" => (none(), json!([102])),
+        "sampling_params" => (none(), json!({"temperature": 0, "max_tokens": 3})),
         "model" => (none(), json!("nobody")),
         "n" => (none(), json!(2)),
         "stream" => (none(), json!(true)),

@@ -292,7 +292,7 @@ fn the_examples_of_the_document_are_answered() {
                 asked += 1;
             }
         }
-        assert_eq!(asked, 13);
+        assert_eq!(asked, 14);
     });
     assert_eq!(served.terminate(), Some(0));
 }

@@ -19,6 +19,8 @@ pub(crate) struct Call {
     pub(super) words: Words,
     /// Names that no reader knows.
     pub(super) unknown: Unknown,
+    /// The seed that the client chose.
+    pub(super) seed: Option<i64>,
     /// Whether the oldest turns are left out of a conversation that is too long.
     pub(super) drop_oldest: bool,
 }

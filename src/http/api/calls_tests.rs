@@ -81,7 +81,7 @@ fn whole(tokenizer: &Arc<Tokenizer>, kind: Kind, reply: &ReplyFormat, tokens: &[
             let answer = write::document(&ResponsesAnswer::of(&format, &show, replies.usage(), &full));
             understood.items(&serde_json::from_slice::<Value>(&answer).unwrap()["output"]);
         }
-        Kind::Chat | Kind::Completion => {
+        Kind::Chat | Kind::Completion | Kind::Tokens => {
             let answer = write::document(&ChatAnswer::of(&format, &show, &replies, &full));
             let answer: Value = serde_json::from_slice(&answer).unwrap();
             let message = &answer["choices"][0]["message"];
@@ -142,7 +142,7 @@ fn streamed(tokenizer: &Arc<Tokenizer>, kind: Kind, reply: &ReplyFormat, tokens:
                     understood.items(&event["response"]["output"]);
                 }
             }
-            Kind::Chat | Kind::Completion => {
+            Kind::Chat | Kind::Completion | Kind::Tokens => {
                 let delta = &event["choices"][0]["delta"];
                 understood.text.push_str(delta["content"].as_str().unwrap_or_default());
                 for call in delta["tool_calls"].as_array().into_iter().flatten() {

@@ -103,7 +103,7 @@ pub(super) fn read(body: &[u8], limits: &Limits, defaults: &SamplingDefaults) ->
         Some(_) if own.messages.is_some() => {
             return Err(ApiError::invalid_value("input", "given together with `messages`; use one of them"));
         }
-        Some(input) => responses::conversation(own.instructions, input)?,
+        Some(input) => responses::conversation(own.instructions, input, limits.hosted_tools, &mut unknown)?,
         None => {
             let mut prompt = messages::check(own.messages)?;
             let instructions = own.instructions.map(|text| json!({"role": "system", "content": text}));

@@ -19,11 +19,11 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn usage(self) -> Usage {
+    pub(super) fn usage(self) -> Usage {
         Usage::from(self.replies.usage())
     }
 
-    fn show(self) -> TokenText<'a> {
+    pub(super) fn show(self) -> TokenText<'a> {
         TokenText { tokenizer: self.tokenizer, as_ids: self.format.tokens_as_ids }
     }
 }

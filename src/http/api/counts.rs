@@ -34,7 +34,7 @@ pub(super) fn counted(kind: Kind, count: usize) -> Vec<u8> {
         Kind::Responses => {
             write::document(&InputTokensAnswer { object: "response.input_tokens", input_tokens: count })
         }
-        Kind::Chat | Kind::Completion => {
+        Kind::Chat | Kind::Completion | Kind::Tokens => {
             write::document(&TokenCountAnswer { data: TokenCount { total_tokens: count } })
         }
     }

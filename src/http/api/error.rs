@@ -115,6 +115,14 @@ impl ApiError {
         self
     }
 
+    /// The same for a field that stands in an `object`, where `is_inside` says so of its path.
+    pub(super) fn within(mut self, object: &str, is_inside: impl Fn(&str) -> bool) -> Self {
+        let Some(param) = self.param.take_if(|param| is_inside(param)) else { return self };
+        self.message = self.message.replacen(&format!("`{param}`"), &format!("`{object}.{param}`"), 1);
+        self.param = Some(format!("{object}.{param}"));
+        self
+    }
+
     fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self

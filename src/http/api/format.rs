@@ -20,6 +20,8 @@ pub enum Kind {
     Messages,
     /// `/v1/responses`.
     Responses,
+    /// `/inference/v1/generate`.
+    Tokens,
 }
 
 /// What an answer should contain.

@@ -37,6 +37,7 @@ mod stream;
 mod structured;
 mod summary;
 mod tokenize;
+mod tokens;
 mod tools;
 mod unknown;
 mod values;

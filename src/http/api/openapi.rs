@@ -23,6 +23,7 @@ use super::render::RenderAnswer;
 use super::responses::{DeletedResponse, InputItems, ResponsesAnswer, ResponsesRequest};
 use super::routes::{Body, Content, Handler, Heading, Method, ROUTES, Route};
 use super::tokenize::{DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, TokenizeBody, TokenizerInfo};
+use super::tokens::{TokensAnswer, TokensRequest};
 use super::write;
 
 /// The document, as it is served.
@@ -195,17 +196,24 @@ fn schemas() -> Value {
         "ResponsesRequest": request::<ResponsesRequest>(&mut generator, &["input"], RESPONSES_REFUSE),
         "MessagesRequest": request::<MessagesRequest>(&mut generator, &["messages", "max_tokens"], MESSAGES_REFUSE),
         "TokenizeRequest": request::<TokenizeBody>(&mut generator, &[], &[]),
+        "TokensRequest": request::<TokensRequest>(&mut generator, &["token_ids"], &[]),
         "DetokenizeRequest": request::<DetokenizeBody>(&mut generator, &["tokens"], &[]),
     });
     // In Anthropic's dialect it says its type.
     let thinking = &mut schemas["MessagesRequest"]["properties"]["thinking"];
     thinking["required"] = json!(["type"]);
     thinking["properties"]["type"] = json!({"enum": ["enabled", "adaptive", "disabled"]});
-    schemas["RenderRequest"] = prompt_alone(&schemas["ChatRequest"], &["messages"]);
-    schemas["CountTokensRequest"] = prompt_alone(&schemas["MessagesRequest"], &["messages"]);
-    schemas["RenderCompletionRequest"] = prompt_alone(&schemas["CompletionRequest"], &["prompt"]);
-    schemas["RenderResponsesRequest"] = prompt_alone(&schemas["ResponsesRequest"], &["input"]);
-    schemas["RenderMessagesRequest"] = prompt_alone(&schemas["MessagesRequest"], &["messages", "max_tokens"]);
+    for (name, of, required, shown) in [
+        ("RenderRequest", "ChatRequest", &["messages"][..], SHOWN),
+        ("RenderCompletionRequest", "CompletionRequest", &["prompt"], SHOWN),
+        ("RenderResponsesRequest", "ResponsesRequest", &["input"], SHOWN),
+        ("RenderMessagesRequest", "MessagesRequest", &["messages", "max_tokens"], SHOWN),
+        ("CountChatRequest", "ChatRequest", &["messages"], &[]),
+        ("CountResponsesRequest", "ResponsesRequest", &["input"], &[]),
+        ("CountTokensRequest", "MessagesRequest", &["messages"], &[]),
+    ] {
+        schemas[name] = prompt_alone(&schemas[of], required, shown);
+    }
     // The width of a machine word tells a reader nothing.
     let without_widths = RecursiveTransform(|schema: &mut Schema| drop(schema.remove("format")));
     let mut answers = settings.for_serialize().with_transform(without_widths).into_generator();
@@ -213,6 +221,7 @@ fn schemas() -> Value {
     answers
         .subschema_for::<(ChatAnswer<'_>, CompletionAnswer<'_>, ResponsesAnswer<'_>, MessagesAnswer<'_>)>();
     answers.subschema_for::<(CountTokensAnswer, RenderAnswer<'_>, TokenizeAnswer<'_>, DetokenizeAnswer)>();
+    answers.subschema_for::<TokensAnswer<'_>>();
     answers.subschema_for::<(InputTokensAnswer, TokenCountAnswer, InputItems, DeletedResponse<'_>)>();
     answers.subschema_for::<(TokenizerInfo<'_>, ModelList<'_>, ServerInfo<'_>, ModelInfo<'_>, Loads)>();
     for (name, schema) in generator.take_definitions(false).into_iter().chain(answers.take_definitions(true))
@@ -256,8 +265,53 @@ fn allow_null(schema: &mut Value) {
     *schema = json!({"description": description, "anyOf": [schema.take(), {"type": "null"}]});
 }
 
-/// The same body where nothing is generated: most of its fields are checked and change nothing.
-fn prompt_alone(body: &Value, required: &[&str]) -> Value {
+/// Fields of replies that `/render` shows: as parameters of sampling, or beside them.
+const SHOWN: &[&str] = &[
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n_predict",
+    "num_predict",
+    "max_new_tokens",
+    "random_seed",
+    "do_sample",
+    "suppress_tokens",
+    "banned_tokens",
+    "banned_strings",
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "repeat_penalty",
+    "logit_bias",
+    "stop",
+    "stop_sequences",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+    "bad_words",
+    "logprobs",
+    "top_logprobs",
+    "include",
+    "logprob_token_ids",
+    "prompt_logprobs",
+    "stream",
+    "stream_options",
+    "cache_salt",
+    "priority",
+    "request_id",
+];
+
+/// The same body where nothing is generated: fields that are neither of the prompt nor `shown` are checked and change
+/// nothing.
+fn prompt_alone(body: &Value, required: &[&str], shown: &[&str]) -> Value {
     const OF_THE_PROMPT: [&str; 19] = [
         "prompt",
         "parse_special",
@@ -282,7 +336,7 @@ fn prompt_alone(body: &Value, required: &[&str]) -> Value {
     let mut body = body.clone();
     body["required"] = json!(required);
     for (name, schema) in body["properties"].as_object_mut().into_iter().flatten() {
-        if !OF_THE_PROMPT.contains(&name.as_str()) {
+        if !OF_THE_PROMPT.contains(&name.as_str()) && !shown.contains(&name.as_str()) {
             schema["description"] = CHECKED.into();
         }
     }
@@ -345,10 +399,13 @@ mod tests {
         let messages = [MESSAGES_REFUSE, &["mcp_servers", "container"]].concat();
         check("MessagesRequest", names::<MessagesRequest>(), &messages);
         check("CountTokensRequest", names::<MessagesRequest>(), &messages);
+        check("CountChatRequest", names::<ChatRequest>(), &chat);
+        check("CountResponsesRequest", names::<ResponsesRequest>(), &[RESPONSES_REFUSE, &stored].concat());
         check("RenderCompletionRequest", names::<CompletionRequest>(), &completions);
         check("RenderResponsesRequest", names::<ResponsesRequest>(), &[RESPONSES_REFUSE, &stored].concat());
         check("RenderMessagesRequest", names::<MessagesRequest>(), &messages);
         check("TokenizeRequest", names::<TokenizeBody>(), &[]);
+        check("TokensRequest", names::<TokensRequest>(), &["features", "kv_transfer_params"]);
         check("DetokenizeRequest", names::<DetokenizeBody>(), &[]);
     }
 

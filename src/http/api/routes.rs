@@ -155,16 +155,18 @@ const CHAT_PROMPT: &str = r#"{"messages": [{"role": "user", "content": "What is 
     "tools": [{"type": "function", "function": {"name": "get_weather", "parameters":
         {"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}}}}]}"#;
 const COMPLETION: &str = r#"{"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0}"#;
+const TOKENS: &str = r#"{"token_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_tokens": 8}}"#;
 const RESPONSE: &str = r#"{"input": "What is 2 + 3?", "max_output_tokens": 256}"#;
 const MESSAGE: &str = r#"{"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 256}"#;
 const MESSAGE_PROMPT: &str = r#"{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}"#;
-const RENDERS: &str = "The prompt of a conversation and its token ids; nothing is generated.";
+const RENDERS: &str =
+    "The prompt of a conversation, its token ids, and what /inference/v1/generate takes to answer it.";
 const COUNTS: &str = "How many tokens a conversation has; nothing is generated.";
 const METRICS: &str =
     "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.";
 
 /// Every route, in the order of the document.
-pub static ROUTES: [Route; 34] = [
+pub static ROUTES: [Route; 35] = [
     post("/v1/chat/completions", Handler::Reply(Kind::Chat))
         .about(Heading::Chat, "The model's turn in a conversation.")
         .takes("ChatRequest", CHAT)
@@ -199,11 +201,11 @@ pub static ROUTES: [Route; 34] = [
         .gives(Content::Json("CountTokensAnswer")),
     post("/v1/responses/input_tokens", Handler::CountTokens(Kind::Responses))
         .about(Heading::Chat, COUNTS)
-        .takes("RenderResponsesRequest", RESPONSE)
+        .takes("CountResponsesRequest", RESPONSE)
         .gives(Content::Json("InputTokensAnswer")),
     post("/v1/tokenizers/estimate-token-count", Handler::CountTokens(Kind::Chat))
         .about(Heading::Chat, COUNTS)
-        .takes("RenderRequest", CHAT_PROMPT)
+        .takes("CountChatRequest", CHAT_PROMPT)
         .gives(Content::Json("TokenCountAnswer")),
     get("/v1/responses/{name}/input_items", Access::Model, Handler::InputItems)
         .about(Heading::Chat, "The conversation that a stored response answers, in pages.")
@@ -218,6 +220,10 @@ pub static ROUTES: [Route; 34] = [
         .about(Heading::Text, "Text that goes on from a prompt.")
         .takes("CompletionRequest", COMPLETION)
         .gives(Content::Reply("CompletionAnswer")),
+    post("/inference/v1/generate", Handler::Reply(Kind::Tokens))
+        .about(Heading::Text, "Tokens that go on from tokens, in vLLM's words.")
+        .takes("TokensRequest", TOKENS)
+        .gives(Content::Reply("TokensAnswer")),
     post("/tokenize", Handler::Tokenize)
         .about(Heading::Text, "Token ids of a text or a conversation.")
         .takes("TokenizeRequest", r#"{"prompt": "Hello, world!"}"#)

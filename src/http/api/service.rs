@@ -15,11 +15,12 @@ use super::render::rendered;
 use super::responses::{DeletedResponse, InputItems, Owner, ResponsesAnswer, StoredResponses};
 use super::summary::Summary;
 use super::tokenize::{DetokenizeAnswer, TokenizeAnswer, TokenizerInfo};
+use super::tokens::TokensAnswer;
 use super::unknown::Unknown;
 use super::write::{self, TokenText};
 use super::{
     ApiError, EventStream, HostedTools, Limits, ModelCard, UnknownFields, anthropic, chat, completions,
-    responses, tokenize,
+    responses, tokenize, tokens,
 };
 use crate::generate::{
     EncodedPrompt, GenerateError, GenerateRequest, Generator, Prompt, Replies, SamplingDefaults, Share,
@@ -109,6 +110,7 @@ impl Api {
             Kind::Chat => Box::new(chat::read),
             Kind::Completion => Box::new(completions::read),
             Kind::Messages => Box::new(anthropic::read),
+            Kind::Tokens => Box::new(tokens::read),
             Kind::Responses => {
                 let shelf = self.stored.of(owner);
                 Box::new(move |body, limits, defaults| responses::read_on(body, limits, defaults, &shelf))
@@ -185,13 +187,7 @@ impl Api {
         summary.request_id.clone_from(&own_id);
         format.model = self.card.resolve(model.as_deref())?;
         format.created = unix_seconds();
-        let prefix = match format.kind {
-            Kind::Chat => "chatcmpl-",
-            Kind::Completion => "cmpl-",
-            Kind::Messages => "msg_",
-            Kind::Responses => "resp_",
-        };
-        format.id = format!("{prefix}{}", own_id.as_deref().unwrap_or(request_id));
+        format.id = id_of(format.kind, own_id.as_deref().unwrap_or(request_id));
         if !self.request_timeout.is_zero() {
             request.deadline = Some(Instant::now() + self.request_timeout);
         }
@@ -217,6 +213,7 @@ impl Api {
         let body = match format.kind {
             Kind::Chat => write::document(&ChatAnswer::of(&format, &show, replies, &full)),
             Kind::Completion => write::document(&CompletionAnswer::of(&format, &show, replies, &full)),
+            Kind::Tokens => write::document(&TokensAnswer::of(&format, &show, replies, &full)),
             Kind::Messages => write::document(&MessagesAnswer::of(&format, replies, &full)),
             Kind::Responses => write::document(&ResponsesAnswer::of(&format, &show, replies.usage(), &full)),
         };
@@ -305,33 +302,38 @@ impl Api {
         &self,
         kind: Kind,
         body: RequestBody,
+        request_id: &str,
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
         let read = self.reader(kind, body.owner);
-        let (prompts, model) = self.prompts(body, summary, read).await?;
+        let (prompts, mut call) = self.prompts(body, summary, read).await?;
+        call.format.id = id_of(kind, call.request_id.as_deref().unwrap_or(request_id));
         summary.usage.prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         let max_model_len = self.generator.facts().max_model_len;
         let bytes = prompts.iter().map(|prompt| prompt.text.len() + 2 * ID_BYTES * prompt.tokens.len()).sum();
-        off_thread(bytes, move || rendered(kind, &prompts, &model, max_model_len)).await.map(Answer::Json)
+        let tokenizer = self.generator.tokenizer().clone();
+        off_thread(bytes, move || rendered(&call, &prompts, &tokenizer, max_model_len))
+            .await
+            .map(Answer::Json)
     }
 
-    /// The prompts of a request that `read` reads, and the model's name as the request has it.
+    /// The prompts of a request that `read` reads, and the request without them.
     async fn prompts(
         &self,
         body: RequestBody,
         summary: &mut Summary,
         read: Reader,
-    ) -> Result<(Vec<EncodedPrompt>, String), ApiError> {
+    ) -> Result<(Vec<EncodedPrompt>, Call), ApiError> {
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
-        let (call, _hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
+        let (mut call, _hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
         summary.ignored_fields = self.note_unknown(&call.unknown);
-        let model = self.card.resolve(call.model.as_deref())?;
+        call.format.model = self.card.resolve(call.model.as_deref())?;
         let mut prompts = Vec::with_capacity(call.request.prompts.len());
-        for prompt in call.request.prompts {
+        for prompt in std::mem::take(&mut call.request.prompts) {
             prompts.push(self.generator.render(prompt).await?);
         }
-        Ok((prompts, model))
+        Ok((prompts, call))
     }
 
     /// `/server_info`.
@@ -462,6 +464,18 @@ async fn off_thread<T: Send + 'static>(
     }
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|e| ApiError::internal(format!("the work on {bytes} bytes failed: {e}")))
+}
+
+/// The id of an answer.
+fn id_of(kind: Kind, request_id: &str) -> String {
+    let prefix = match kind {
+        Kind::Chat => "chatcmpl-",
+        Kind::Completion => "cmpl-",
+        Kind::Messages => "msg_",
+        Kind::Responses => "resp_",
+        Kind::Tokens => "",
+    };
+    format!("{prefix}{request_id}")
 }
 
 fn unix_seconds() -> u64 {

@@ -11,6 +11,7 @@ use super::chunks::{ChoiceEvents, Source};
 use super::format::{Format, Kind};
 use super::responses::ItemEvents;
 use super::summary::Summary;
+use super::tokens::TokenEvents;
 use super::write::{self, TokenText};
 use crate::generate::{Replies, ReplyEvent, ReplyPart};
 use perigee_text::Tokenizer;
@@ -32,6 +33,8 @@ pub struct EventStream {
 /// The events of a route.
 enum Events {
     Choices(ChoiceEvents),
+    /// Of `/inference/v1/generate`.
+    Tokens,
     /// Of `/v1/messages`, which has one choice.
     Blocks(BlockEvents),
     /// Of `/v1/responses`, likewise.
@@ -44,6 +47,7 @@ impl EventStream {
             Kind::Chat | Kind::Completion => {
                 Events::Choices(ChoiceEvents::new(&format, replies.num_choices()))
             }
+            Kind::Tokens => Events::Tokens,
             Kind::Messages => Events::Blocks(BlockEvents::default()),
             Kind::Responses => Events::Items(ItemEvents::default()),
         };
@@ -80,6 +84,7 @@ impl EventStream {
         let mut out = Vec::new();
         match &mut self.events {
             Events::Choices(_) => ChoiceEvents::error(&mut out, error),
+            Events::Tokens => TokenEvents::error(&mut out, error),
             Events::Blocks(_) => BlockEvents::error(&mut out, error),
             Events::Items(items) => items.error(&mut out, error),
         }
@@ -110,6 +115,10 @@ impl EventStream {
                 let source = Source { format, replies, tokenizer: &self.tokenizer };
                 choices.event(out, source, choice, part);
             }
+            (Events::Tokens, part) => {
+                let source = Source { format, replies, tokenizer: &self.tokenizer };
+                TokenEvents::event(out, source, choice, &part);
+            }
             (_, ReplyPart::Prompt { .. }) => {}
             (Events::Blocks(blocks), ReplyPart::Pieces { pieces, .. }) => {
                 blocks.pieces(out, format, replies.usage(), &pieces);
@@ -132,6 +141,10 @@ impl EventStream {
             Events::Choices(choices) => {
                 let Self { format, replies, tokenizer, .. } = self;
                 choices.end(out, Source { format, replies, tokenizer });
+            }
+            Events::Tokens => {
+                let Self { format, replies, tokenizer, .. } = self;
+                TokenEvents::end(out, Source { format, replies, tokenizer });
             }
             Events::Blocks(blocks) => blocks.end(out),
             // The completed response was the last event.

@@ -35,7 +35,7 @@ pub(super) async fn run(
         }
         Handler::Render(kind) => {
             let body = read(headers, incoming, shared, log).await?;
-            api()?.render(kind, body, &mut log.summary).await.map(Reply::from)
+            api()?.render(kind, body, &log.id, &mut log.summary).await.map(Reply::from)
         }
         Handler::CountTokens(kind) => {
             let body = read(headers, incoming, shared, log).await?;

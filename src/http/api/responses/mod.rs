@@ -203,14 +203,7 @@ pub(super) fn read_on(
     for (path, kind) in &hosted {
         limits.hosted_tools.leave_out(kind, path, &mut unknown)?;
     }
-    for (path, kind) in &left_out {
-        if limits.hosted_tools == HostedTools::Refuse {
-            let kind: String = kind.chars().take(32).collect();
-            let what = format!("an item of type {kind} (server.hosted_tools)");
-            return Err(ApiError::unsupported(path, &what));
-        }
-        unknown.add(&format!("input[].{kind}"));
-    }
+    leave_out(&left_out, limits.hosted_tools, &mut unknown)?;
     if advice {
         unknown.add("tools[].format");
     }
@@ -244,8 +237,28 @@ pub(super) fn read_on(
 }
 
 /// The conversation of a chat request that has this route's `input`: some clients send one form to every URL.
-pub(super) fn conversation(instructions: Option<String>, input: Free) -> Result<ChatPrompt, ApiError> {
-    translate::turns(instructions, &[], &items(input)?, &mut Tools::default())
+pub(super) fn conversation(
+    instructions: Option<String>,
+    input: Free,
+    hosted: HostedTools,
+    unknown: &mut Unknown,
+) -> Result<ChatPrompt, ApiError> {
+    let (prompt, left_out) = translate::turns(instructions, &[], &items(input)?, &mut Tools::default())?;
+    leave_out(&left_out, hosted, unknown)?;
+    Ok(prompt)
+}
+
+/// Names items, by place and type, that only their own server understands, or refuses them.
+fn leave_out(items: &[(String, String)], hosted: HostedTools, unknown: &mut Unknown) -> Result<(), ApiError> {
+    for (path, kind) in items {
+        if hosted == HostedTools::Refuse {
+            let kind: String = kind.chars().take(32).collect();
+            let what = format!("an item of type {kind} (server.hosted_tools)");
+            return Err(ApiError::unsupported(path, &what));
+        }
+        unknown.add(&format!("input[].{kind}"));
+    }
+    Ok(())
 }
 
 fn items(Free(input): Free) -> Result<Vec<Value>, ApiError> {
