@@ -232,7 +232,10 @@ fn is_declared(name: &str, tools: &[Value]) -> Result<(), ApiError> {
         return Ok(());
     }
     let shown: String = name.chars().take(64).collect();
-    Err(ApiError::invalid_value("tool_choice", format!("`tools` declares no function `{shown}`")))
+    Err(ApiError::invalid_value(
+        "tool_choice",
+        format!("`tools` declares no function `{shown}` (tools of other types are not shown to the model)"),
+    ))
 }
 
 /// `allowed_tools` of a choice: all tools stay declared, and these may be called.

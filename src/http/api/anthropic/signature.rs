@@ -3,9 +3,9 @@
 //! Clients drop thinking without a signature, or send it back as text, and the model would not see its reasoning again. This one is a
 //! digest of the text: it says that the text is whole, and proves nothing about its author. What clients send back is not checked.
 
-/// The digest of a thinking block, of the text that has come so far.
+/// The digest of a thinking block, of the text that has come so far. Its state is two kilobytes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Signature(blake3::Hasher);
+pub(super) struct Signature(Box<blake3::Hasher>);
 
 /// Letters and digits alone, so that the whole is base64 too, in which some clients expect it.
 const VERSION: &str = "perigee1";
