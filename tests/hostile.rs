@@ -360,7 +360,7 @@ fn configurations_that_lie() {
     set("scoring_func", "softmax".into(), "scoring_func");
     set("rope_scaling", "yarn".into(), "rope_scaling");
     set("rope_scaling", json!({"type": "yarn", "factor": 0}), "factor");
-    set("n_routed_experts", 2.into(), "24 unexpected");
+    set("n_routed_experts", 2.into(), "18 unexpected");
     set("n_routed_experts", 8.into(), "12 missing");
     set("tie_word_embeddings", "no".into(), "tie_word_embeddings");
     cases.config("a layer too many", "unexpected:\n  model.layers.1.", |c| {

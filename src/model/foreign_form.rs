@@ -48,7 +48,12 @@ const FORMS: [Form; 7] = [
         what: "the form of DeepSeek's own inference code (convert.py), which is not read; use the release it was made from",
     },
     Form {
-        shows: |name, _, last| matches!(role(name), Role::Stacked { .. }) && !last.contains("scale"),
+        shows: |name, _, last| {
+            let part = name.split_once(".mlp.experts.").map_or("", |(_, part)| part);
+            matches!(role(name), Role::Stacked { .. })
+                && part.starts_with(char::is_alphabetic)
+                && !last.contains("scale")
+        },
         what: "packed experts (one tensor for the experts of a layer) in a form that is not read: gate_up_proj [experts, \
                2 x width, hidden] with gate above up, and down_proj [experts, hidden, width], are; save the model again with \
                one tensor per expert (save_original_format=True in transformers 5)",
