@@ -436,6 +436,45 @@ mod tests {
     }
 
     #[test]
+    fn as_advice_rules_are_left_out_one_by_one_and_named() {
+        let text = json!({"type": "string"});
+        let schema = json!({"type": "object", "minProperties": 9, "additionalProperties": false, "properties": {
+            "a": {"contains": {}, "type": "array"},
+            "b": {"enum": [1, (1_i64 << 53) + 1], "maximum": 5},
+            "c": {"type": "string", "pattern": "(a)\\1", "maxLength": 3},
+            "d": {"$ref": "https://example.com/s", "type": "string"},
+            "e": {"oneOf": [text, {"type": "string", "format": "date"}]},
+            "f": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-9},
+            "g": {"if": {"items": text}, "then": text, "type": "string"},
+            "h": {"$ref": "#/$defs/h"}},
+            "$defs": {"h": {"not": {"uniqueItems": true}, "type": "array"}, "unused": {"contains": {}}}});
+        let read = |rules| ready(&schema, &JsonStyle::default(), 1000, rules, &mut Shared::default());
+        let read_as_advice = read(Unenforced::Advice).unwrap();
+        let expected = [
+            "properties.a.contains",
+            "properties.b.enum",
+            "properties.c.pattern",
+            "properties.d.$ref",
+            "properties.e.oneOf",
+            "properties.f.exclusiveMinimum",
+            "properties.g.if",
+            "$defs.h.not",
+            "minProperties",
+        ];
+        assert_eq!(read_as_advice.advice, expected);
+        let properties = &read_as_advice.schema["properties"];
+        assert_eq!(properties["a"], json!({"type": "array"}));
+        assert_eq!(properties["b"], json!({"maximum": 5}));
+        assert_eq!(properties["c"], json!({"type": "string", "maxLength": 3}));
+        assert_eq!(properties["d"], text);
+        assert_eq!(properties["e"]["anyOf"][0], text);
+        assert_eq!(properties["g"], text);
+        assert_eq!(read_as_advice.schema["$defs"]["h"], json!({"type": "array"}));
+        assert_eq!(read_as_advice.schema["additionalProperties"], false);
+        assert!(read(Unenforced::Refused).unwrap_err().to_string().contains("`properties.a.contains`"));
+    }
+
+    #[test]
     fn arguments_are_objects() {
         assert_eq!(of_arguments(None), json!({"type": "object"}));
         assert_eq!(of_arguments(Some(&json!({}))), json!({"type": "object"}));

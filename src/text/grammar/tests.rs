@@ -305,6 +305,20 @@ fn rewritten_rules_accept_what_the_schema_allows_and_nothing_else() {
             vec![r#"{"a":1}"#, r#"{"c":1,"d":1}"#],
             vec!["{}", r#"{"a":1,"b":1}"#, r#"{"b":1,"c":1}"#],
         ),
+        // Told apart by what they require, not by the tag that they may have.
+        (
+            json!({"oneOf": [
+                {"type": "object", "properties": {"k": {"const": "a"}, "x": {"type": "null"}}, "required": ["x"], "additionalProperties": false},
+                {"type": "object", "properties": {"k": {"const": "b"}, "y": {"type": "null"}}, "required": ["y"], "additionalProperties": false}]}),
+            vec![r#"{"x":null}"#, r#"{"k":"b","y":null}"#],
+            vec![r#"{"k":"b","x":null}"#, "{}"],
+        ),
+        (
+            json!({"oneOf": [{"type": "object", "properties": {"x": {"type": "null"}}},
+                {"type": "object", "properties": {"y": {"type": "null"}}, "required": ["y"]}, {"type": "string"}]}),
+            vec!["{}", r#"{"y":null,"x":1}"#, r#""s""#],
+            vec![r#"{"x":null,"y":null}"#, r#"{"x":1}"#],
+        ),
         (
             json!({"type": "array", "items": {"type": "boolean"}, "uniqueItems": true}),
             vec!["[true,false]", "[]"],

@@ -47,12 +47,15 @@ pub(super) fn disjoint(
     steps: &mut usize,
 ) -> Result<Disjoint, String> {
     let plain = |schema: &Value| Branch { schema: schema.clone(), tag: None, with: Vec::new() };
-    if let Some((tag, is_required)) = by_tag(document, beside, branches) {
-        let tag = Some(tag).filter(|_| !is_required);
-        let tagged = |schema: &Value| Branch { tag: tag.clone(), ..plain(schema) };
-        return Ok(Disjoint { branches: branches.iter().map(tagged).collect() });
+    let own_tag = by_tag(document, beside, branches);
+    if let Some((_, true)) = own_tag {
+        return Ok(Disjoint { branches: branches.iter().map(plain).collect() });
     }
     if branches.len() > MAX_BRANCHES {
+        if let Some((tag, _)) = own_tag {
+            let tagged = |schema: &Value| Branch { tag: Some(tag.clone()), ..plain(schema) };
+            return Ok(Disjoint { branches: branches.iter().map(tagged).collect() });
+        }
         return Err(format!("it has more than {MAX_BRANCHES} branches, and no tag tells them apart"));
     }
     let pairs = || (0..branches.len()).flat_map(|a| (a + 1..branches.len()).map(move |b| (a, b)));
@@ -67,7 +70,15 @@ pub(super) fn disjoint(
     }
     for tag in tags(document, beside, branches) {
         let has_tag = json!({"type": "object", "required": [tag]});
+        let describes = |branch: &Value| {
+            let parts = document.parts(branch).unwrap_or_default();
+            parts.iter().any(|part| part.get("properties").and_then(|members| members.get(&tag)).is_some())
+        };
         let tells = |&(a, b): &(usize, usize)| {
+            // A branch that does not know the member would be lost.
+            if !describes(&branches[a]) || !describes(&branches[b]) {
+                return false;
+            }
             let (a, b) = ([beside, &branches[a], &has_tag], [beside, &branches[b], &has_tag]);
             are_disjoint(document, &a, &b, steps)
         };
