@@ -251,6 +251,10 @@ impl<'a> Source<'a> {
         rules: Unenforced,
         of: &str,
     ) -> Result<String, GrammarError> {
+        let limit = self.config.max_schema_bytes as usize;
+        let what = "bytes in the schemas (structured_output.max_schema_bytes)";
+        // Before the schema is rewritten, and after.
+        bounded(what, self.schema_bytes + schema.to_string().len(), limit)?;
         let mut shared = self.shared;
         let max_values = self.config.max_schema_values as usize;
         let ready = schema::ready(schema, style, max_values, rules, &mut shared);
@@ -259,8 +263,7 @@ impl<'a> Source<'a> {
         let ready = ready?;
         let text = ready.schema.to_string();
         let bytes = self.schema_bytes + text.len();
-        let limit = self.config.max_schema_bytes as usize;
-        bounded("bytes in the schemas (structured_output.max_schema_bytes)", bytes, limit)?;
+        bounded(what, bytes, limit)?;
         (self.schema_bytes, self.shared) = (bytes, shared);
         let dot = if of.is_empty() { "" } else { "." };
         self.advice.extend(ready.advice.iter().map(|place| format!("{of}{dot}{place}")));

@@ -13,6 +13,10 @@ use super::node::{Class, Node, all, set, write_char};
 
 /// Deepest nesting of groups.
 const MAX_DEPTH: usize = 100;
+/// Longest pattern, bytes.
+const MAX_BYTES: usize = 256 * 1024;
+/// Steps that reading one Unicode property takes.
+const PROPERTY_STEPS: usize = 100;
 /// Largest count of a repetition.
 const MAX_COUNT: u32 = 100_000;
 
@@ -20,8 +24,11 @@ const MAX_COUNT: u32 = 100_000;
 ///
 /// Errors: what ECMA 262 refuses, back-references, and letters behind a backslash that have no
 /// meaning.
-pub(super) fn parse(pattern: &str) -> Result<Node, Refusal> {
-    let mut reader = Reader { chars: pattern.chars().collect(), at: 0, flags: Flags::default() };
+pub(super) fn parse(pattern: &str, steps: &mut usize) -> Result<Node, Refusal> {
+    if pattern.len() > MAX_BYTES {
+        return Err(Refusal::syntax(format!("it is longer than {MAX_BYTES} bytes")));
+    }
+    let mut reader = Reader { chars: pattern.chars().collect(), at: 0, flags: Flags::default(), steps };
     reader.flags_in_front()?;
     let node = reader.alternatives(0)?;
     match reader.peek() {
@@ -37,10 +44,11 @@ struct Flags {
     dot_all: bool,
 }
 
-struct Reader {
+struct Reader<'a> {
     chars: Vec<char>,
     at: usize,
     flags: Flags,
+    steps: &'a mut usize,
 }
 
 /// An item of a class: a code point, or a set with its notation in the engine's dialect. The half of
@@ -56,7 +64,7 @@ impl From<char> for Item {
     }
 }
 
-impl Reader {
+impl Reader<'_> {
     fn peek(&self) -> Option<char> {
         self.chars.get(self.at).copied()
     }
@@ -481,6 +489,7 @@ impl Reader {
         if name.is_empty() || !name.chars().all(is_name) {
             return Err(unknown());
         }
+        super::spend(self.steps, PROPERTY_STEPS)?;
         let hir = regex_syntax::parse(&text).map_err(|_| unknown())?;
         match hir.kind() {
             HirKind::Class(hir::Class::Unicode(set)) => Ok(Item::Set(set.clone(), Some(text))),

@@ -35,7 +35,10 @@ impl Refusal {
     }
 
     fn too_large() -> Self {
-        Self("its conditions (look-around, `\\b`) take too much work; make it simpler".into())
+        Self(
+            "its conditions (look-around, `\\b`) and Unicode classes take too much work; make it simpler"
+                .into(),
+        )
     }
 }
 
@@ -52,8 +55,8 @@ pub(super) struct Pattern(Node);
 
 impl Pattern {
     /// Reads a pattern of ECMA 262.
-    pub(super) fn read(pattern: &str) -> Result<Self, Refusal> {
-        ecma::parse(pattern).map(Self)
+    pub(super) fn read(pattern: &str, steps: &mut usize) -> Result<Self, Refusal> {
+        ecma::parse(pattern, steps).map(Self)
     }
 
     /// The pattern of a text of `min` to `max` characters.
@@ -307,9 +310,14 @@ mod tests {
 
     use super::*;
 
+    fn expressions(pattern: &str) -> Result<Vec<String>, Refusal> {
+        let steps = &mut { MAX_STEPS };
+        Pattern::read(pattern, steps)?.expressions(steps)
+    }
+
     /// The engine's matcher for all expressions of a pattern.
     fn engine(pattern: &str) -> derivre::Regex {
-        let expressions = Pattern::read(pattern).and_then(|read| read.expressions(&mut { MAX_STEPS }));
+        let expressions = expressions(pattern);
         let expressions = expressions.unwrap_or_else(|why| panic!("{pattern}: {why}"));
         let mut builder = RegexBuilder::new();
         let all = expressions.into_iter().map(RegexAst::SearchRegex).collect();
@@ -413,10 +421,12 @@ mod tests {
             (r"\u{110000}", "code point"),
             ("a{100001}", "100000"),
             ("(?<=(?=a)b)c", "look-behind"),
+            (&r"\p{L}".repeat(5000), "too much work"),
+            (&"a".repeat(300_000), "longer than"),
             (&"(".repeat(200), "nested"),
             (r"^(?:(?!a)[a-z]{100}){60}\b.{90}\bx", "too much work"),
         ] {
-            let refused = Pattern::read(pattern).and_then(|read| read.expressions(&mut { MAX_STEPS }));
+            let refused = expressions(pattern);
             let why = refused.expect_err(pattern).to_string();
             assert!(why.contains(part), "{pattern}: {why}");
         }
@@ -436,7 +446,8 @@ mod tests {
         let mut automata = 0;
         for _ in 0..400 {
             let pattern: String = (0..rng.usize(1..6)).map(|_| *rng.choice(&pieces[..]).unwrap()).collect();
-            let read = Pattern::read(&pattern).unwrap_or_else(|why| panic!("{pattern}: {why}"));
+            let read =
+                Pattern::read(&pattern, &mut { MAX_STEPS }).unwrap_or_else(|why| panic!("{pattern}: {why}"));
             let texts_of = Texts { all: vec![read], none: Vec::new() };
             let Ok(accepted) = texts_of.accept(texts.iter().map(String::as_str), &mut { MAX_STEPS }) else {
                 continue;
@@ -452,7 +463,7 @@ mod tests {
 
     #[test]
     fn languages_are_joined_and_compared() {
-        let read = |pattern: &str| Pattern::read(pattern).unwrap();
+        let read = |pattern: &str| Pattern::read(pattern, &mut { MAX_STEPS }).unwrap();
         let steps = &mut { MAX_STEPS };
         let both = |a: &str, b: &str| Texts { all: vec![read(a), read(b)], none: Vec::new() };
         assert!(both("^a", "^b").is_empty(steps).unwrap());

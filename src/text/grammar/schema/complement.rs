@@ -85,8 +85,8 @@ impl Complement<'_, '_> {
                 }
             }
             "pattern" => {
-                let pattern =
-                    Pattern::read(value.as_str().unwrap_or_default()).map_err(|why| why.to_string())?;
+                let pattern = Pattern::read(value.as_str().unwrap_or_default(), self.steps)
+                    .map_err(|why| why.to_string())?;
                 let others = Texts { all: Vec::new(), none: vec![pattern] };
                 let expression = others.expression(self.steps).map_err(|why| why.to_string())?;
                 ways.extend(expression.map(|expression| of_type("string", "pattern", expression.into())));

@@ -28,7 +28,7 @@ pub(super) fn expand(
     rule: &Value,
     steps: &mut usize,
 ) -> Result<(), String> {
-    match names(document, rule)? {
+    match names(document, rule, steps)? {
         Names::Any => Ok(()),
         Names::Few(names) if names.len() > MAX_MEMBERS => {
             Err(format!("it has more than {MAX_MEMBERS} names"))
@@ -46,7 +46,7 @@ fn texts_of(names: &[String]) -> Texts {
     Texts { all: vec![Pattern::of_texts(names.iter().map(String::as_str))], none: Vec::new() }
 }
 
-fn names(document: Document<'_>, rule: &Value) -> Result<Names, String> {
+fn names(document: Document<'_>, rule: &Value, steps: &mut usize) -> Result<Names, String> {
     let none = || Ok(Names::Few(Vec::new()));
     let Some(parts) = document.parts(rule) else { return none() };
     if !document::types(&parts).contains(&"string") {
@@ -56,7 +56,7 @@ fn names(document: Document<'_>, rule: &Value) -> Result<Names, String> {
     for part in &parts {
         let count = |keyword: &str| part.get(keyword).and_then(Value::as_f64).map(|count| count as u32);
         if let Some(pattern) = part.get("pattern").and_then(Value::as_str) {
-            texts.all.push(Pattern::read(pattern).map_err(|why| format!("its `pattern`: {why}"))?);
+            texts.all.push(Pattern::read(pattern, steps).map_err(|why| format!("its `pattern`: {why}"))?);
         }
         if count("minLength").is_some() || count("maxLength").is_some() {
             texts.all.push(Pattern::of_length(count("minLength").unwrap_or(0), count("maxLength")));
@@ -141,7 +141,7 @@ fn matching(object: &mut Map<String, Value>, texts: &Texts, steps: &mut usize) -
     let mut narrowed = Map::new();
     let mut rest = texts.clone();
     for (pattern, schema) in patterns {
-        let pattern = Pattern::read(&pattern).map_err(refused)?;
+        let pattern = Pattern::read(&pattern, steps).map_err(refused)?;
         let mut both = texts.clone();
         both.all.push(pattern.clone());
         rest.none.push(pattern);

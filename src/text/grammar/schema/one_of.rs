@@ -196,9 +196,13 @@ impl<'a> Comparison<'a, '_> {
 
     /// Patterns that no text matches at once, or that none of the named texts matches.
     fn by_patterns(&mut self, a: &Parts<'a>, b: &Parts<'a>) -> bool {
-        let texts = |parts: &Parts<'a>| -> Option<Texts> {
+        let steps = &mut *self.steps;
+        let mut texts = |parts: &Parts<'a>| -> Option<Texts> {
             let patterns = parts.iter().filter_map(|part| part.get("pattern")?.as_str());
-            let all = patterns.map(Pattern::read).collect::<Result<Vec<Pattern>, _>>().ok()?;
+            let all = patterns
+                .map(|pattern| Pattern::read(pattern, steps))
+                .collect::<Result<Vec<Pattern>, _>>()
+                .ok()?;
             (!all.is_empty()).then(|| Texts { all, none: Vec::new() })
         };
         let named =

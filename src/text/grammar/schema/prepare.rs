@@ -43,11 +43,13 @@ impl Walk<'_> {
     fn write_format(&mut self, object: &mut Map<String, Value>) {
         let Some(format) = object.get("format").and_then(Value::as_str) else { return };
         let own = formats::pattern(format);
-        if own.is_none() && is_known_format(format) {
+        let written =
+            own.and_then(|pattern| Pattern::read(&pattern, self.steps).ok()?.expressions(self.steps).ok());
+        // The compiler's own reading, also where no work is left for the pattern.
+        if written.is_none() && is_known_format(format) {
             return;
         }
         object.shift_remove("format");
-        let written = own.and_then(|pattern| Pattern::read(&pattern).ok()?.expressions(self.steps).ok());
         for expression in written.into_iter().flatten() {
             add_pattern(object, expression);
         }
@@ -56,7 +58,7 @@ impl Walk<'_> {
     /// Writes `pattern` in the compiler's dialect.
     fn write_pattern(&mut self, object: &mut Map<String, Value>) -> Result<(), GrammarError> {
         let Some(pattern) = object.get("pattern").and_then(Value::as_str) else { return Ok(()) };
-        let written = Pattern::read(pattern).and_then(|pattern| pattern.expressions(self.steps));
+        let written = Pattern::read(pattern, self.steps).and_then(|pattern| pattern.expressions(self.steps));
         match written {
             Ok(written) => {
                 object.shift_remove("pattern");
@@ -75,7 +77,7 @@ impl Walk<'_> {
         let Some(Value::Object(patterns)) = object.get("patternProperties") else { return Ok(()) };
         let mut written: Map<String, Value> = Map::new();
         for (pattern, schema) in patterns.clone() {
-            let expression = Pattern::read(&pattern)
+            let expression = Pattern::read(&pattern, self.steps)
                 .and_then(|pattern| Texts { all: vec![pattern], none: Vec::new() }.expression(self.steps));
             match expression {
                 Ok(Some(expression)) => match written.get_mut(&expression) {
