@@ -270,7 +270,7 @@ impl SharedBody {
                 "only allowed together with `stream: true`",
             ));
         }
-        let seed = self.seed.map(|seed| seed.0);
+        let seed = self.seed.or(self.random_seed).map(|seed| seed.0);
         let mut rules = Rules { defaults, mode, applied: Vec::new() };
         let sampling = self.sampling(&mut rules, limits, max_tokens)?;
         let n = rules.count("n", int("n", self.n)?.map(|n| n as f64), 1.0)?;

@@ -138,7 +138,7 @@ fn random_texts_become_json_or_stay() {
     ];
     let mut state = 1_u64;
     for _ in 0..20_000 {
-        let mut text = String::from(if state % 3 == 0 { "" } else { "{" });
+        let mut text = String::from(if state.is_multiple_of(3) { "" } else { "{" });
         for _ in 0..state % 23 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             text.push_str(words[(state >> 33) as usize % words.len()]);
