@@ -55,7 +55,7 @@ pub struct Config {
     /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are
     /// set; the health routes always do. false = scrapers need a key.
     pub public_pages: bool,
-    /// Origins whose web pages may call the server, as browsers send them ("https://app.example"; "*" = all); none = no cross-origin
+    /// Origins whose web pages may call the server, as browsers send them (`https://app.example`; `*` = all); none = no cross-origin
     /// answers.
     pub cors_origins: Vec<String>,
     /// Most connections that are open at once; one more is answered 503, unless it asks for a health route or /metrics. Larger: more
