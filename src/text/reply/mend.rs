@@ -14,10 +14,12 @@
 //! What is no object stays as it was written. The result depends on the text alone, never on where
 //! it was cut.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::unquote::Unquote;
+
+mod strings;
+mod words;
 
 /// What the arguments of a call turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,33 +197,6 @@ impl Mend {
         }
     }
 
-    /// Ends an open string where the arguments end.
-    fn end_text(&mut self, out: &mut String) {
-        let doubt = match self.at {
-            At::Escape | At::Hex | At::EscapedQuote => std::mem::take(&mut self.doubt),
-            _ => String::new(),
-        };
-        match self.at {
-            At::Escape => self.sink(out).push_str("\\\\"),
-            At::Hex => {
-                self.sink(out).push_str("\\\\u");
-                self.sink(out).push_str(&doubt);
-            }
-            At::EscapedQuote if !doubt.contains(['}', ']']) => self.sink(out).push_str("\\\""),
-            At::EscapedQuote => {
-                self.sink(out).push_str("\\\\\"");
-                self.at = if self.in_key { At::Colon } else { At::After };
-                return doubt.chars().for_each(|c| self.step(c, out));
-            }
-            At::Text | At::TextEnd => {}
-            _ => return,
-        }
-        if !self.in_key {
-            out.push('"');
-            self.at = At::After;
-        }
-    }
-
     /// Takes a character, out of the JSON string that holds the object if there is one.
     fn quoted(&mut self, c: char, out: &mut String) {
         let Some(mut unquote) = self.unquote.take() else { return self.step(c, out) };
@@ -390,161 +365,6 @@ impl Mend {
         self.held.clear();
     }
 
-    fn begin_text(&mut self, quote: char, out: &mut String) {
-        self.begin_value(out);
-        out.push('"');
-        self.in_key = false;
-        self.quote = quote;
-        self.mended |= quote == '\'';
-        self.at = At::Text;
-    }
-
-    /// Where the text of the open string goes.
-    fn sink<'a>(&'a mut self, out: &'a mut String) -> &'a mut String {
-        if self.in_key { &mut self.held } else { out }
-    }
-
-    fn text(&mut self, c: char, out: &mut String) {
-        match c {
-            '\\' => self.at = At::Escape,
-            _ if c == self.quote => self.at = At::TextEnd,
-            '"' => self.sink(out).push_str("\\\""),
-            ' '.. => self.sink(out).push(c),
-            _ => {
-                self.mended = true;
-                let sink = self.sink(out);
-                match c {
-                    '\n' => sink.push_str("\\n"),
-                    '\r' => sink.push_str("\\r"),
-                    '\t' => sink.push_str("\\t"),
-                    _ => write!(sink, "\\u{:04x}", u32::from(c)).expect("text grows"),
-                }
-            }
-        }
-    }
-
-    fn escape(&mut self, c: char, out: &mut String) {
-        self.at = At::Text;
-        match c {
-            'u' => self.at = At::Hex,
-            '"' if self.quote == '"' => self.at = At::EscapedQuote,
-            '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => {
-                let sink = self.sink(out);
-                sink.push('\\');
-                sink.push(c);
-            }
-            '\'' if self.quote == '\'' => self.sink(out).push('\''),
-            _ => {
-                self.mended = true;
-                self.sink(out).push_str("\\\\");
-                self.step(c, out);
-            }
-        }
-    }
-
-    fn hex(&mut self, c: char, out: &mut String) {
-        if c.is_ascii_hexdigit() {
-            self.doubt.push(c);
-            if self.doubt.len() < 4 {
-                return;
-            }
-        } else {
-            self.mended = true;
-            self.sink(out).push('\\');
-        }
-        let digits = std::mem::take(&mut self.doubt);
-        let sink = self.sink(out);
-        sink.push_str("\\u");
-        sink.push_str(&digits);
-        self.at = At::Text;
-        if !c.is_ascii_hexdigit() {
-            self.step(c, out);
-        }
-    }
-
-    fn escaped_quote(&mut self, c: char, out: &mut String) {
-        if (c.is_whitespace() || matches!(c, '}' | ']')) && self.doubt.len() < MAX_DOUBT {
-            return self.doubt.push(c);
-        }
-        let doubt = std::mem::take(&mut self.doubt);
-        self.sink(out).push_str("\\\"");
-        self.at = At::Text;
-        doubt.chars().for_each(|c| self.text(c, out));
-        self.step(c, out);
-    }
-
-    fn text_end(&mut self, c: char, out: &mut String) {
-        if c.is_whitespace() && self.doubt.len() < MAX_DOUBT {
-            return self.doubt.push(c);
-        }
-        let space = std::mem::take(&mut self.doubt);
-        let ends = match c {
-            ',' | '}' | ']' => true,
-            ':' | '=' => self.in_key,
-            // A comma is missing between lines.
-            '"' | '\'' => c == self.quote && space.contains('\n'),
-            _ => space.len() >= MAX_DOUBT,
-        };
-        if !ends {
-            self.mended = true;
-            let quote = if self.quote == '"' { "\\\"" } else { "'" };
-            self.sink(out).push_str(quote);
-            self.at = At::Text;
-            space.chars().for_each(|c| self.text(c, out));
-            return self.step(c, out);
-        }
-        self.sink(out).push('"');
-        if self.in_key {
-            self.end_key();
-        } else {
-            self.at = At::After;
-        }
-        self.held.push_str(&space);
-        self.step(c, out);
-    }
-
-    fn end_key(&mut self) {
-        if self.open.len() == 1 {
-            self.key = self.held[self.key_from..].trim_matches('"').to_owned();
-        }
-        self.at = At::Colon;
-    }
-
-    fn word(&mut self, c: char, out: &mut String) {
-        let ends = match c {
-            ',' | '}' | ']' | '\n' => true,
-            ':' | '=' => self.in_key,
-            _ => c.is_whitespace() && !self.in_key && literal(&self.doubt).is_some(),
-        };
-        if !ends {
-            return self.doubt.push(c);
-        }
-        self.end_word(out);
-        self.step(c, out);
-    }
-
-    fn end_word(&mut self, out: &mut String) {
-        let whole = std::mem::take(&mut self.doubt);
-        let word = whole.trim_end();
-        if self.in_key {
-            self.held.push_str(&string(word));
-            return self.end_key();
-        }
-        self.begin_value(out);
-        match literal(word) {
-            Some(literal) => {
-                self.mended |= literal != word;
-                out.push_str(literal);
-            }
-            None => {
-                self.mended = true;
-                out.push_str(&string(word));
-            }
-        }
-        self.held.push_str(&whole[word.len()..]);
-        self.at = At::After;
-    }
-
     fn after(&mut self, c: char, out: &mut String) {
         let next = if self.open.last() == Some(&true) { At::Key } else { At::Value };
         match c {
@@ -596,44 +416,6 @@ impl Mend {
         }
         self.at = if depth == 0 { At::Done } else { At::After };
     }
-}
-
-/// The JSON literal that a word is: a number, or a word of JSON, Python or JavaScript.
-fn literal(word: &str) -> Option<&str> {
-    match word {
-        "true" | "True" => Some("true"),
-        "false" | "False" => Some("false"),
-        "null" | "None" | "NaN" | "undefined" => Some("null"),
-        _ => is_number(word).then_some(word),
-    }
-}
-
-/// Whether the word is a number of JSON (RFC 8259, section 6).
-fn is_number(word: &str) -> bool {
-    fn digits(text: &str) -> Option<&str> {
-        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        (end > 0).then(|| &text[end..])
-    }
-    let parsed = || {
-        let whole = word.strip_prefix('-').unwrap_or(word);
-        let mut rest = match whole.strip_prefix('0') {
-            Some(rest) => rest,
-            None => digits(whole)?,
-        };
-        if let Some(fraction) = rest.strip_prefix('.') {
-            rest = digits(fraction)?;
-        }
-        if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
-            rest = digits(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))?;
-        }
-        Some(rest.is_empty())
-    };
-    parsed() == Some(true)
-}
-
-/// The word as a JSON string.
-fn string(word: &str) -> String {
-    serde_json::Value::from(word).to_string()
 }
 
 #[cfg(test)]
