@@ -38,8 +38,9 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
 ];
 
 /// Parts of a crate with a layer of their own: (place under `src/`, the only paths of the house that it names).
+/// Checkpoints cut packed experts by their names.
 const NAMES_ONLY: &[(&str, &[&str])] =
-    &[("model/checkpoint/", &["perigee_numbers::tensor::", "crate::checkpoint::"])];
+    &[("model/checkpoint/", &["perigee_numbers::tensor::", "crate::checkpoint::", "crate::expert_names::"])];
 
 /// One source file: path under `src/`, and its lines of code with their numbers (comments and strings blanked).
 #[derive(Clone)]

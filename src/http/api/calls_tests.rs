@@ -330,17 +330,22 @@ fn tools() -> Vec<Value> {
     ["exec", "read_file", "list-dir"].map(tool).to_vec()
 }
 
-/// Calls that the release build reads back in some seconds; `PERIGEE_ROUND_TRIPS` sets another number.
-fn trips() -> usize {
-    std::env::var("PERIGEE_ROUND_TRIPS").ok().and_then(|count| count.parse().ok()).unwrap_or(3_000)
+#[test]
+fn a_damaged_call_is_the_same_call_from_every_route_and_cut() {
+    round_trips(3_000);
 }
 
 #[test]
-fn a_damaged_call_is_the_same_call_from_every_route_and_cut() {
+#[ignore = "takes a minute or two"]
+fn a_hundred_thousand_damaged_calls_are_the_same_calls() {
+    round_trips(100_000);
+}
+
+fn round_trips(trips: usize) {
     let tokenizer = Arc::new(nano_tokenizer());
     let reply = ReplyFormat::of_tokens(&tokenizer, true).with_tools(&tools(), 0);
     let mut rng = Rng::with_seed(50);
-    for trip in 0..trips() {
+    for trip in 0..trips {
         let name = ["exec", "read_file", "list-dir"][rng.usize(..3)];
         let arguments = Value::from(random_object(&mut rng, 2));
         let damage = DAMAGES[trip % DAMAGES.len()];
