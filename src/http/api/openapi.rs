@@ -360,6 +360,22 @@ mod tests {
     use super::super::json::names;
     use super::*;
 
+    /// Regression: pairs were described in the words of an older draft, which OpenAPI 3.1 does not know.
+    #[test]
+    fn every_schema_of_items_is_one() {
+        fn check(value: &Value, path: &str) {
+            if let Some(members) = value.as_object() {
+                let items = members.get("items").filter(|_| !path.ends_with("/properties"));
+                assert!(items.is_none_or(|items| items.is_object() || items.is_boolean()), "{path}");
+                members.iter().for_each(|(name, member)| check(member, &format!("{path}/{name}")));
+            }
+            for (at, item) in value.as_array().into_iter().flatten().enumerate() {
+                check(item, &format!("{path}/{at}"));
+            }
+        }
+        check(&document(), "");
+    }
+
     #[test]
     fn every_field_is_described_or_refused() {
         let document = document();

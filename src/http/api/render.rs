@@ -28,6 +28,7 @@ pub(super) struct RenderAnswer<'a> {
     token_ids: &'a [u32],
     prompt_token_ids: &'a [u32],
     /// Where each token begins and ends in the prompt, in characters; null for a prompt with images.
+    #[schemars(with = "Option<Vec<[usize; 2]>>")]
     token_offsets: Option<Vec<(usize, usize)>>,
     request_id: &'a str,
     sampling_params: Params<'a>,
