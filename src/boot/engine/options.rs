@@ -32,7 +32,7 @@ pub enum BackendChoice {
     Auto {
         /// The GPU.
         gpu: Gpu,
-        /// What computes in its place.
+        /// The backend that computes if the GPU cannot.
         otherwise: Box<BackendChoice>,
     },
     /// Several ranks of the fast CPU backend, each with its own threads.
@@ -132,7 +132,7 @@ impl EngineOptions {
         })
     }
 
-    /// The same engine on another backend.
+    /// These options with another backend.
     pub(super) fn on(&self, backend: &BackendChoice) -> Self {
         Self { backend: backend.clone(), ..self.clone() }
     }

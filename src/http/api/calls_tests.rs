@@ -43,7 +43,7 @@ fn format(kind: Kind) -> Format {
     }
 }
 
-/// What a client understands: the calls and the text.
+/// The calls and the text of an answer, as a client reads them.
 #[derive(Debug, Default, PartialEq)]
 struct Understood {
     calls: Vec<(String, Value)>,

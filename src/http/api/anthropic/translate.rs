@@ -74,8 +74,8 @@ fn parts(block: &Value, path: &str) -> Result<Vec<Value>, ApiError> {
     }
 }
 
-/// What a tool returned: a string, or a list with images; texts alone are one string. A tool that failed says so first, since
-/// prompts have no other place for it.
+/// The content of a tool's result: a string, or a list with images; texts alone are one string. The result of a failed tool begins
+/// with `Error: `, since prompts have no other place for it.
 fn results(block: &Value, path: &str) -> Result<Value, ApiError> {
     let content = &block["content"];
     // What a service's tool returned has a form of the tool's own.
@@ -182,7 +182,7 @@ fn user(content: &Value, path: &str, messages: &mut Vec<Value>) -> Result<(), Ap
     Ok(())
 }
 
-/// What is said and called before a result.
+/// The text, reasoning and calls of an assistant's turn before the next result.
 #[derive(Default)]
 struct Turn {
     text: String,
