@@ -294,7 +294,7 @@ pub(crate) fn api(engine: &FakeEngine, config: &Config, metrics: Arc<Metrics>) -
         accept_any_name: false,
         embedded: None,
     };
-    Api::new(Arc::new(generator), card, timeout)
+    Api::new(Arc::new(generator), card, timeout).with_stored_responses(config.stored_responses_bytes)
 }
 
 /// A server that is ready.

@@ -183,7 +183,7 @@ impl Served {
         let body = body.to_string().into_bytes().into();
         match self.api.reply(Kind::Chat, body, "test", &mut Summary::default()).await? {
             Answer::Json(body) => Ok(serde_json::from_slice(&body).unwrap()),
-            Answer::Events(_) => panic!("not a stream"),
+            Answer::Events(_) | Answer::Background(_) => panic!("a whole answer"),
         }
     }
 

@@ -83,6 +83,36 @@ fn a_conversation_goes_on_from_a_stored_response() {
 }
 
 #[test]
+fn the_background_says_what_the_foreground_does() {
+    let served = Served::start(None, &["kv_cache.prefix_caching=false"]);
+    runtime().block_on(async {
+        let question = json!("Which port does Perigee listen on?");
+        let now = served.post(RESPONSES, &ask(question.clone(), json!({}))).await;
+        let begun = served.post(RESPONSES, &ask(question, json!({"background": true}))).await;
+        let path = format!("{RESPONSES}/{}", begun["id"].as_str().unwrap());
+        let mut client = Client::connect(served.addr).await;
+        let later = loop {
+            let response = client.get(&path).await.json();
+            if response["status"] != "in_progress" {
+                break response;
+            }
+        };
+        for field in ["status", "usage", "error", "model"] {
+            assert_eq!(now[field], later[field], "{field}");
+        }
+        assert_eq!(now["output"][0]["content"], later["output"][0]["content"]);
+        let goes_on = ask(json!("And the host?"), json!({"previous_response_id": begun["id"]}));
+        assert_eq!(served.post(RESPONSES, &goes_on).await["previous_response_id"], begun["id"]);
+        let cancel = client.post(&format!("{RESPONSES}/{}/cancel", now["id"].as_str().unwrap()), "").await;
+        assert_eq!(
+            (cancel.status, &cancel.json()["error"]["code"]),
+            (400, &json!("response_not_in_background"))
+        );
+    });
+    assert_eq!(served.terminate(), Some(0));
+}
+
+#[test]
 fn a_key_reads_its_own_responses_alone() {
     let served = Served::start(None, &["server.api_keys=[\"ada\", \"bob\"]", "server.admin_key=root"]);
     runtime().block_on(async {
@@ -91,9 +121,12 @@ fn a_key_reads_its_own_responses_alone() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         let id = answer.json()["id"].as_str().unwrap().to_owned();
         for key in ["bob", "root"] {
-            for line in
-                ["GET /v1/responses/ID", "GET /v1/responses/ID/input_items", "DELETE /v1/responses/ID"]
-            {
+            for line in [
+                "GET /v1/responses/ID",
+                "GET /v1/responses/ID/input_items",
+                "POST /v1/responses/ID/cancel",
+                "DELETE /v1/responses/ID",
+            ] {
                 let status = send(&served, &line.replace("ID", &id), key, None).await.status;
                 assert_eq!(status, 404, "{key}: {line}");
             }
@@ -115,6 +148,8 @@ fn nothing_is_stored_where_the_operator_gives_no_room() {
         assert_eq!(answer["store"], false);
         let path = format!("{RESPONSES}/{}", answer["id"].as_str().unwrap());
         let mut client = Client::connect(served.addr).await;
+        let refused = client.post(RESPONSES, &ask(json!("x"), json!({"background": true})).to_string()).await;
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("background")));
         assert_eq!(client.get(&path).await.status, 404);
         assert_eq!(client.post(&path, "{}").await.status, 405);
     });

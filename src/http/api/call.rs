@@ -23,6 +23,8 @@ pub(crate) struct Call {
     pub(super) seed: Option<i64>,
     /// Whether the oldest turns are left out of a conversation that is too long.
     pub(super) drop_oldest: bool,
+    /// Whether the answer comes before the reply, which is stored.
+    pub(super) background: bool,
 }
 
 impl Call {

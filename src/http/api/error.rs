@@ -207,6 +207,44 @@ impl ApiError {
         }
     }
 
+    /// 400: the response is worked on in the background.
+    pub(super) fn response_in_progress(param: Option<&str>, id: &str) -> Self {
+        let shown: String = id.chars().take(MAX_NAME_CHARS).collect();
+        let place = param.map(|param| format!("`{param}`: ")).unwrap_or_default();
+        let message =
+            format!("{place}response with id `{shown}` is in progress; wait for its end, or cancel it");
+        let error = Self::new(400, "invalid_request_error", "response_in_progress", message);
+        match param {
+            Some(param) => error.param(param),
+            None => error,
+        }
+    }
+
+    /// 400: only work in the background can be cancelled.
+    pub(super) fn not_in_background(id: &str) -> Self {
+        let shown: String = id.chars().take(MAX_NAME_CHARS).collect();
+        let message = format!(
+            "response with id `{shown}` was not asked for with `background`; end any other by closing its connection"
+        );
+        Self::new(400, "invalid_request_error", "response_not_in_background", message)
+    }
+
+    /// 500: a response in the background has grown beyond its room.
+    pub(super) fn response_too_large() -> Self {
+        let message = "the response has grown, with its conversation, to more than half of the room for stored responses \
+                       (server.stored_responses_bytes); ask for it without `background`";
+        Self::new(500, "server_error", "response_too_large", message)
+    }
+
+    /// 503: the responses in the background fill their room.
+    pub(super) fn no_room_in_background(limit_bytes: usize) -> Self {
+        let message = format!(
+            "the responses that are worked on in the background, with their conversations, fill half of the \
+             {limit_bytes} bytes for stored responses (server.stored_responses_bytes); try again soon"
+        );
+        Self::new(503, "server_error", "too_many_in_background", message).retry_after(5)
+    }
+
     /// 404: an item of an input that is stored nowhere.
     pub(super) fn unknown_item(path: &str, id: &str) -> Self {
         let shown: String = id.chars().take(MAX_SHOWN_CHARS).collect();

@@ -51,7 +51,7 @@ pub use models::ModelCard;
 pub use openapi::{openapi, version};
 pub use params::is_request_id;
 pub use render::{Rendered, render_request};
-pub use responses::Owner;
+pub use responses::{Background, Owner};
 pub use routes::{Access, Handler, Method, ROUTES, Route};
 pub use service::{Answer, Api, Hold, RequestBody};
 pub use stream::EventStream;

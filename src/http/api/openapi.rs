@@ -159,7 +159,9 @@ fn responses(route: &Route) -> Value {
     }
     match route.handler {
         Handler::PageFile => add("404", "There is no such file."),
-        Handler::StoredResponse | Handler::InputItems => add("404", "There is no such response."),
+        Handler::StoredResponse | Handler::CancelResponse | Handler::InputItems => {
+            add("404", "There is no such response.")
+        }
         Handler::Reply(Kind::Responses)
         | Handler::Render(Kind::Responses)
         | Handler::CountTokens(Kind::Responses) => add("404", "There is no such model, or no such response."),
@@ -410,7 +412,7 @@ mod tests {
         ];
         let completions = [&["suffix", "tools", "messages"][..], &reasoning].concat();
         check("CompletionRequest", names::<CompletionRequest>(), &completions);
-        let stored = ["conversation", "background", "prompt"];
+        let stored = ["conversation", "prompt"];
         check("ResponsesRequest", names::<ResponsesRequest>(), &[RESPONSES_REFUSE, &stored].concat());
         let messages = [MESSAGES_REFUSE, &["mcp_servers", "container"]].concat();
         check("MessagesRequest", names::<MessagesRequest>(), &messages);

@@ -338,6 +338,7 @@ impl SharedBody {
             unknown: Unknown::default(),
             seed,
             drop_oldest: false,
+            background: false,
         })
     }
 

@@ -77,6 +77,8 @@ pub enum Handler {
     Model,
     /// `/v1/responses/{name}`.
     StoredResponse,
+    /// `/v1/responses/{name}/cancel`.
+    CancelResponse,
     /// `/v1/responses/{name}/input_items`.
     InputItems,
     /// `/server_info`.
@@ -166,7 +168,7 @@ const METRICS: &str =
     "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.";
 
 /// Every route, in the order of the document.
-pub static ROUTES: [Route; 35] = [
+pub static ROUTES: [Route; 36] = [
     post("/v1/chat/completions", Handler::Reply(Kind::Chat))
         .about(Heading::Chat, "The model's turn in a conversation.")
         .takes("ChatRequest", CHAT)
@@ -207,12 +209,18 @@ pub static ROUTES: [Route; 35] = [
         .about(Heading::Chat, COUNTS)
         .takes("CountChatRequest", CHAT_PROMPT)
         .gives(Content::Json("TokenCountAnswer")),
-    get("/v1/responses/{name}/input_items", Access::Model, Handler::InputItems)
+    Route {
+        method: Method::Post,
+        ..get("/v1/responses/{name}/cancel", Access::Key, Handler::CancelResponse)
+    }
+    .about(Heading::Chat, "Ends the work on a response in the background.")
+    .gives(Content::Json("ResponsesAnswer")),
+    get("/v1/responses/{name}/input_items", Access::Key, Handler::InputItems)
         .about(Heading::Chat, "The conversation that a stored response answers, in pages.")
         .gives(Content::Json("InputItems")),
     Route {
         method: Method::GetOrDelete,
-        ..get("/v1/responses/{name}", Access::Model, Handler::StoredResponse)
+        ..get("/v1/responses/{name}", Access::Key, Handler::StoredResponse)
     }
     .about(Heading::Chat, "A stored response of the same key; DELETE forgets it.")
     .gives(Content::Json("ResponsesAnswer")),
@@ -435,6 +443,7 @@ mod tests {
             ("/page/app.js", "/page/{name}", "app.js"),
             ("/responses/resp_1", "/v1/responses/{name}", "resp_1"),
             ("/v1/responses/resp_1/input_items", "/v1/responses/{name}/input_items", "resp_1"),
+            ("/v1/responses/resp_1/cancel", "/v1/responses/{name}/cancel", "resp_1"),
             ("/v1/responses/render", "/v1/responses/render", ""),
             ("/ping", "/health", ""),
             ("/v2/health/ready", "/health/ready", ""),

@@ -12,7 +12,7 @@ use super::counts::counted;
 use super::fleet::{Loads, ModelInfo, ServerInfo};
 use super::format::Kind;
 use super::render::rendered;
-use super::responses::{DeletedResponse, InputItems, Owner, ResponsesAnswer, StoredResponses};
+use super::responses::{Background, DeletedResponse, InputItems, Owner, ResponsesAnswer, StoredResponses};
 use super::summary::Summary;
 use super::tokenize::{DetokenizeAnswer, TokenizeAnswer, TokenizerInfo};
 use super::tokens::TokensAnswer;
@@ -69,6 +69,8 @@ pub enum Answer {
     Json(Vec<u8>),
     /// Server-sent events.
     Events(Box<EventStream>),
+    /// A response in progress, and the work on it.
+    Background(Box<Background>),
 }
 
 /// The routes of one served model. Cheap to share behind an `Arc`. Each writes into its request's
@@ -124,7 +126,12 @@ impl Api {
         Ok(turn.response().to_vec())
     }
 
-    /// Forgets a stored response of a client.
+    /// `/v1/responses/ID/cancel`: ends the work on a response of a client.
+    pub fn cancel_response(&self, owner: Owner, id: &str) -> Result<Vec<u8>, ApiError> {
+        Ok(self.stored.of(owner).cancel(id)?.response().to_vec())
+    }
+
+    /// Forgets a stored response of a client, and ends the work on it.
     pub fn delete_response(&self, owner: Owner, id: &str) -> Result<Vec<u8>, ApiError> {
         match self.stored.of(owner).delete(id) {
             true => Ok(write::document(&DeletedResponse { id, object: "response", deleted: true })),
@@ -182,7 +189,15 @@ impl Api {
         summary: &mut Summary,
     ) -> Result<Answer, ApiError> {
         let Call {
-            model, stream, request_id: own_id, mut format, mut request, mut unknown, drop_oldest, ..
+            model,
+            stream,
+            request_id: own_id,
+            mut format,
+            mut request,
+            mut unknown,
+            drop_oldest,
+            background,
+            ..
         } = call;
         summary.request_id.clone_from(&own_id);
         format.model = self.card.resolve(model.as_deref())?;
@@ -205,6 +220,9 @@ impl Api {
         if stream {
             let events = EventStream::new(replies, tokenizer, format, summary.clone());
             return Ok(Answer::Events(Box::new(events)));
+        }
+        if background {
+            return Ok(Answer::Background(Box::new(Background::begin(replies, format, tokenizer)?)));
         }
         let mut awaited = Awaited { replies, summary };
         let full = awaited.replies.collect().await?;

@@ -10,16 +10,17 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::request_log::RequestLog;
-use crate::api::{ApiError, EventStream};
+use crate::api::{ApiError, EventStream, Hold};
 
-/// An answer's body. Owns the request's log line, which is written when the body is dropped.
+/// An answer's body. Owns the request's log line, which is written when the body is dropped, unless work in the
+/// background has it.
 pub(super) enum Answer {
     /// A complete body.
     Whole {
         /// Empty once they are given.
         bytes: Bytes,
         #[expect(dead_code, reason = "held for its drop")]
-        log: Box<RequestLog>,
+        held: Hold,
     },
     /// Server-sent events.
     Events(Box<Events>),

@@ -22,6 +22,8 @@ pub(super) async fn run(
     let (headers, query) = (&head.headers, head.uri.query());
     let (ready, metrics) = (&shared.readiness, &shared.metrics);
     let api = || ready.service(shared.api());
+    // A drain waits for responses in the background, which are worth nothing unless they can be retrieved.
+    let stored = || shared.api().map_or_else(|| ready.service(None), Ok);
     let json = |body| Ok(Reply::Json(StatusCode::OK, body));
     let value = |body: serde_json::Value| json(body.to_string().into_bytes());
     let health = |(ok, body): (bool, serde_json::Value)| {
@@ -56,13 +58,18 @@ pub(super) async fn run(
             let id = path::decoded(path, route.parameter(path))?;
             body::skip(headers, incoming).await;
             json(match head.method == hyper::Method::DELETE {
-                true => api()?.delete_response(log.owner, &id)?,
-                false => api()?.stored_response(log.owner, &id)?,
+                true => stored()?.delete_response(log.owner, &id)?,
+                false => stored()?.stored_response(log.owner, &id)?,
             })
+        }
+        Handler::CancelResponse => {
+            let id = path::decoded(path, route.parameter(path))?;
+            body::skip(headers, incoming).await;
+            json(stored()?.cancel_response(log.owner, &id)?)
         }
         Handler::InputItems => {
             let id = path::decoded(path, route.parameter(path))?;
-            json(api()?.input_items(log.owner, &id, query)?)
+            json(stored()?.input_items(log.owner, &id, query)?)
         }
         Handler::ServerInfo => json(api()?.server_info()),
         Handler::ModelInfo => json(api()?.model_info()),

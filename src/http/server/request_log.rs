@@ -38,7 +38,7 @@ pub(super) struct RequestLog {
     /// Set when the connection has taken the whole answer.
     complete: bool,
     /// Keeps the connection marked as busy.
-    _busy: Busy,
+    pub(super) busy: Option<Busy>,
     /// Keeps a drain waiting.
     running: Option<Running>,
 }
@@ -59,7 +59,7 @@ impl RequestLog {
             owner: Owner::default(),
             context: None,
             complete: false,
-            _busy: busy,
+            busy: Some(busy),
             running: None,
         }
     }

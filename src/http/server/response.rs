@@ -24,6 +24,7 @@ pub(super) enum Reply {
     Text(&'static str, String),
     File(&'static page::File),
     Events(Box<api::EventStream>),
+    Background(Box<api::Background>),
     /// The path where it is.
     Moved(HeaderValue),
 }
@@ -33,6 +34,7 @@ impl From<api::Answer> for Reply {
         match answer {
             api::Answer::Json(body) => Self::Json(StatusCode::OK, body),
             api::Answer::Events(stream) => Self::Events(stream),
+            api::Answer::Background(work) => Self::Background(work),
         }
     }
 }
@@ -74,7 +76,7 @@ pub(super) fn preflight(
 ) -> Response<Answer> {
     log.answered(204);
     log.complete();
-    let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), log: Box::new(log) });
+    let mut response = Response::new(Answer::Whole { bytes: Bytes::new(), held: Box::new(log) });
     *response.status_mut() = StatusCode::NO_CONTENT;
     let out = response.headers_mut();
     let methods = match route.method {
@@ -143,6 +145,14 @@ pub(super) fn respond(
             let events = Events::new(*stream, shared.config.sse_keep_alive(), shared.cut(), log);
             (StatusCode::OK, Answer::Events(Box::new(events)))
         }
+        Ok(Reply::Background(work)) => {
+            headers.insert(header::CONTENT_TYPE, json);
+            ignored_fields(&mut headers, &log.summary);
+            let (bytes, held) = (work.answer().to_vec().into(), Box::new(log.busy.take()));
+            // The request ends with the work: its client's limits, a drain and its log line wait for that.
+            tokio::spawn(work_to_the_end(work, shared.cut(), log));
+            (StatusCode::OK, Answer::Whole { bytes, held })
+        }
         Ok(Reply::Json(status, body)) => {
             headers.insert(header::CONTENT_TYPE, json);
             if let Some(events) = log.summary.guard_events {
@@ -188,6 +198,12 @@ pub(super) fn respond(
     response
 }
 
+async fn work_to_the_end(work: Box<api::Background>, cut: impl Future<Output = ()>, mut log: RequestLog) {
+    let ended = work.run(cut, &mut log.summary).await;
+    log.answered(ended.map_or_else(|error| error.status, |()| 200));
+    log.complete();
+}
+
 /// The body of a text, packed where the client takes that.
 fn text(headers: &mut HeaderMap, kind: &'static str, body: Vec<u8>, gzip: bool) -> Vec<u8> {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -211,7 +227,7 @@ fn whole(status: StatusCode, body: Vec<u8>, mut log: RequestLog) -> Answer {
     log.answered(status.as_u16());
     // The server's part is complete; the body of a HEAD answer is never polled.
     log.complete();
-    Answer::Whole { bytes: body.into(), log: Box::new(log) }
+    Answer::Whole { bytes: body.into(), held: Box::new(log) }
 }
 
 fn error_headers(headers: &mut HeaderMap, error: &ApiError) {

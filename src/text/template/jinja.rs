@@ -1,7 +1,7 @@
 //! A jinja environment that behaves like the one in which `transformers` renders chat templates.
 //!
-//! Differences of minijinja are removed: block trimming, Python's methods, `%` and changing lists,
-//! Python's JSON, the set of iterables, and the text of none. The extensions that templates expect are
+//! Differences of minijinja are removed: block trimming, Python's methods, `%`, changing lists and
+//! namespaces without bounds, Python's JSON, the set of iterables, and the text of none. The extensions that templates expect are
 //! added: generation tags, `raise_exception`, `strftime_now`. Templates are not trusted: instructions,
 //! recursion, lists and output are bounded.
 
@@ -51,6 +51,8 @@ pub(super) fn environment() -> Environment<'static> {
     env.add_function(python_source::PERCENT, python_values::percent);
     env.add_function(python_source::LIST, python_containers::list);
     env.add_function(python_source::DICT, python_containers::dict);
+    env.add_function(python_source::ASSIGN, python_containers::assign);
+    env.add_function("namespace", python_containers::namespace);
     env.set_formatter(|out, state, value| match value.is_none() {
         true => out.write_str("None").map_err(Error::from),
         false => escape_formatter(out, state, value),
@@ -444,6 +446,39 @@ mod tests {
             "{% set x = [1, 2] %}{{ x is sequence }}{{ x == [1, 2] }}{{ 2 in x }}{{ x[1:] }}{{ x.index(2) }}{% do x.pop() %}",
             "TrueTrueTrue[2]1",
         );
+    }
+
+    fn fails(source: &str, message: &str) {
+        let source = python_source::rewrite(source);
+        let error = render(&environment(), &source, context! { data => data() }).unwrap_err();
+        assert!(format!("{error:#}").contains(message), "{source}: {error:#}");
+    }
+
+    /// Regression: a namespace that held itself, or ever deeper lists, ended the process.
+    #[test]
+    fn namespaces_are_bounded() {
+        check(
+            "{%- set ns = namespace(n=1, m={'a': 2}) -%}{% for x in range(3) %}{% set ns.n = ns.n, x %}{% endfor %}
+             {%- set ns.m = data -%}{{ ns.n }}{{ ns.m.b[0] }}{{ namespace({'a': 1}).a }}{{ namespace().x is defined }}",
+            "(((1, 0), 1), 2)11False"
+        );
+        check(
+            "{% set ns = namespace() %}{% set ns.t | upper %}\n{% set x %}b{% endset %}a{{ x }}\n{% endset %}\n{{ ns.t }}|",
+            "AB\n|",
+        );
+        check(
+            "{% set ns = namespace(a=1) %}{% set ns.me = ns %}{% set ns.a = 2 %}{{ ns.me }}{{ ns.a }}",
+            "{'a': 1}2",
+        );
+        check("{% set ns = namespace(l=[]) %}{% do ns.l.append(ns) %}{{ ns.l }}", "[{'l': []}]");
+        let nested =
+            "{% set ns = namespace(x=1) %}{% for i in range(N) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns }}";
+        check(&nested.replace('N', "2"), "{'x': [[1]]}");
+        fails(&nested.replace('N', "100000"), "deeper than 100");
+        let wide = "{% set ns = namespace(x=range(9999)) %}{% for i in range(9999) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
+        fails(wide, "take more than 20000000 values");
+        fails("{% set x = {} %}{% set x.a = 1 %}", "can only assign to namespaces, not map");
+        fails("{% set x = namespace([1]) %}", "a map or arguments by name are expected, not sequence");
     }
 
     #[test]

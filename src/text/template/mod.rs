@@ -157,7 +157,7 @@ impl ChatTemplate {
     /// Compiles jinja source with the special tokens of `tokenizer`.
     pub fn from_jinja(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
         let source = jinja::without_generation_tags(source);
-        let template = Self::new(python_source::rewrite(&source).into_owned(), None, tokenizer);
+        let template = Self::new(&source, None, tokenizer);
         let compiled = template.env.template_from_named_str("chat_template", &template.source).map(|_| ());
         compiled.map_err(|error| TemplateError::Syntax(chain(&error)))?;
         Ok(template)
@@ -165,7 +165,7 @@ impl ChatTemplate {
 
     /// The built-in template of a family member.
     pub fn built_in(family: Family, tokenizer: &Tokenizer) -> Self {
-        Self::new(builtin::TEMPLATE.to_owned(), Some(family), tokenizer)
+        Self::new(builtin::TEMPLATE, Some(family), tokenizer)
     }
 
     /// The checkpoint's template: `chat_template.jinja` if it exists, else `chat_template` of
@@ -199,7 +199,7 @@ impl ChatTemplate {
         }
     }
 
-    fn new(source: String, family: Option<Family>, tokenizer: &Tokenizer) -> Self {
+    fn new(source: &str, family: Option<Family>, tokenizer: &Tokenizer) -> Self {
         // Released templates that print TypeScript name its variable; those of thinking models were
         // used with sorted tools.
         let (sorts_tools, typescript) = match family {
@@ -213,7 +213,7 @@ impl ChatTemplate {
             sorts_tools,
             typescript,
             env: jinja::environment(),
-            source,
+            source: python_source::rewrite(source).into_owned(),
             family,
             added: tokenizer.shared_added(),
             named: tokenizer.named_tokens().to_vec(),

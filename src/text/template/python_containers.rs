@@ -1,19 +1,23 @@
-//! Lists and maps that methods change, as Python's do.
+//! Lists and maps that methods change, as Python's do, and namespaces.
 //!
-//! One never contains another: what is put into it is copied as it is then. So no value contains itself, and nothing
-//! that walks one runs for ever.
+//! A list or map never contains another: what is put into it is copied as it is then. A namespace may hold those that
+//! change, and no other namespace. So no value contains itself, and nothing that walks one runs for ever.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::python_values::invalid;
-use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Value, ValueKind, from_args};
+use minijinja::value::{
+    Enumerator, Kwargs, Object, ObjectRepr, Rest, Value, ValueKind, ValueOrKwargs, from_args,
+};
 use minijinja::{Error, ErrorKind, State};
 
 /// Values that lists and maps take up in one rendering, those inside of values included. A long conversation needs some
 /// ten thousand.
 const MAX_VALUES: usize = 4_000_000;
-/// Deepest nesting of a value in a list or map.
+/// Values that are looked at in one rendering before namespaces take them: about a second.
+const MAX_LOOKS: usize = 20_000_000;
+/// Deepest nesting of a value in a list, map or namespace.
 const MAX_DEPTH: usize = 100;
 /// A list that methods change.
 #[derive(Debug, Default)]
@@ -206,6 +210,53 @@ impl Object for Dict {
     }
 }
 
+/// What `namespace()` makes: its attributes can be set from the inside of loops.
+#[derive(Debug, Default)]
+struct Namespace(Mutex<BTreeMap<Arc<str>, Value>>);
+
+impl Namespace {
+    fn attributes(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Value>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Object for Namespace {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.attributes().get(key.as_str()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.attributes().keys().cloned().map(Value::from).collect())
+    }
+}
+
+/// A namespace with the attributes of a map, and those given by name.
+pub(super) fn namespace(state: &mut State, maps: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let namespace = Namespace::default();
+    for map in maps.into_values() {
+        if map.kind() != ValueKind::Map {
+            let kind = map.kind();
+            return Err(invalid(format!("namespace: a map or arguments by name are expected, not {kind}")));
+        }
+        for name in map.try_iter()? {
+            let value = held(state, &map.get_item(&name)?)?;
+            let Some(name) = name.as_str() else { continue };
+            namespace.attributes().insert(name.into(), value);
+        }
+    }
+    Ok(Value::from_object(namespace))
+}
+
+/// Sets an attribute of a namespace.
+pub(super) fn assign(state: &mut State, object: &Value, name: &str, value: &Value) -> Result<Value, Error> {
+    let Some(namespace) = object.downcast_object_ref::<Namespace>() else {
+        return Err(invalid(format!("can only assign to namespaces, not {}", object.kind())));
+    };
+    let value = held(state, value)?;
+    namespace.attributes().insert(name.into(), value);
+    Ok(Value::from(()))
+}
+
 /// The map that a literal makes.
 pub(super) fn dict(state: &mut State, values: Value) -> Result<Value, Error> {
     let pairs = pairs_of(state, &values)?;
@@ -253,6 +304,45 @@ fn spend(state: &mut State, values: usize) -> Result<(), Error> {
         true => Err(invalid(format!("the template's lists and maps take up more than {MAX_VALUES} values"))),
         false => Ok(()),
     }
+}
+
+/// A value as a namespace holds it: the same one, unless it has a namespace in it.
+fn held(state: &mut State, value: &Value) -> Result<Value, Error> {
+    match holds_namespace(state, value, 0)? {
+        true => frozen(state, value, 0),
+        false => Ok(value.clone()),
+    }
+}
+
+/// Values that were looked at so far.
+#[derive(Debug, Default)]
+struct Looks(usize);
+
+/// Whether a value is a namespace, or has one in it. Errors: it is nested too deep, or too much was looked at.
+fn holds_namespace(state: &mut State, value: &Value, depth: usize) -> Result<bool, Error> {
+    let looks = state.get_or_insert_extension_with(Looks::default);
+    looks.0 += 1;
+    if looks.0 > MAX_LOOKS {
+        return Err(invalid(format!("the template's namespaces take more than {MAX_LOOKS} values")));
+    }
+    if depth > MAX_DEPTH {
+        return Err(invalid(format!("a value in a namespace is nested deeper than {MAX_DEPTH}")));
+    }
+    let is_map = match value.kind() {
+        ValueKind::Map => true,
+        ValueKind::Seq | ValueKind::Iterable => false,
+        _ => return Ok(false),
+    };
+    if value.downcast_object_ref::<Namespace>().is_some() {
+        return Ok(true);
+    }
+    for item in value.try_iter()? {
+        let inside = if is_map { value.get_item(&item)? } else { item };
+        if holds_namespace(state, &inside, depth + 1)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A value with every list and map that changes in it replaced by what it holds now.

@@ -1,8 +1,9 @@
-//! Rewrites the two expressions of Python that the template engine lacks, before a template is compiled.
+//! Rewrites what the template engine lacks of Python, before a template is compiled.
 //!
 //! `a % b` becomes a call that knows strings (the engine's operator knows numbers). In a template that changes lists or
-//! maps in place (`x.append(y)`), literals become ones that can change. A tag without either keeps its text, and one that
-//! this reader does not understand too: the engine then says what is wrong with it.
+//! maps in place (`x.append(y)`), literals become ones that can change. An assignment to an attribute of a namespace
+//! becomes a call that bounds what a namespace holds. A tag without any of them keeps its text, and one that this reader
+//! does not understand too: the engine then says what is wrong with it.
 
 use std::borrow::Cow;
 
@@ -11,6 +12,10 @@ pub(super) const PERCENT: &str = "perigee_python_percent";
 /// Functions that make a list and a map that can change.
 pub(super) const LIST: &str = "perigee_python_list";
 pub(super) const DICT: &str = "perigee_python_dict";
+/// Function that assigns to an attribute of a namespace.
+pub(super) const ASSIGN: &str = "perigee_python_assign";
+/// Variable with the text of a block that is assigned so.
+const BLOCK: &str = "perigee_python_block";
 
 /// Methods of lists that change them, and those of maps.
 const LIST_CHANGES: [&str; 8] = ["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"];
@@ -26,6 +31,8 @@ pub(super) fn rewrite(source: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
     let mut at = 0;
+    // The blocks that are open and assigned at their end, each with the attribute that this reader assigns.
+    let mut blocks: Vec<Option<Attribute>> = Vec::new();
     while let Some(start) = source[at..].find('{').map(|found| at + found) {
         let end = match source[start..].get(..2) {
             Some("{#") => {
@@ -39,7 +46,15 @@ pub(super) fn rewrite(source: &str) -> Cow<'_, str> {
                 continue;
             }
         };
-        let mut reader = Reader { source, at: start + 2, end, changes_lists, changes_dicts, changed: false };
+        let mut reader = Reader {
+            source,
+            at: start + 2,
+            end,
+            changes_lists,
+            changes_dicts,
+            blocks: &mut blocks,
+            changed: false,
+        };
         let Some(text) = reader.tag() else {
             at = start + 2;
             continue;
@@ -85,6 +100,25 @@ struct Piece {
     text: String,
 }
 
+/// An attribute that is assigned to.
+#[derive(Debug)]
+struct Attribute {
+    object: String,
+    name: String,
+}
+
+impl Attribute {
+    /// The target of an assignment, if it is one.
+    fn of(target: &str) -> Option<Self> {
+        let (object, name) = target.rsplit_once('.')?;
+        Some(Self { object: object.trim().to_owned(), name: name.trim().to_owned() })
+    }
+
+    fn assigned(&self, value: &str) -> String {
+        format!("do {ASSIGN}({}, '{}', {value})", self.object, self.name)
+    }
+}
+
 /// Reads one tag.
 struct Reader<'s> {
     source: &'s str,
@@ -93,6 +127,7 @@ struct Reader<'s> {
     end: &'static str,
     changes_lists: bool,
     changes_dicts: bool,
+    blocks: &'s mut Vec<Option<Attribute>>,
     /// Whether the text is other than it was.
     changed: bool,
 }
@@ -120,7 +155,7 @@ impl Reader<'_> {
             self.at += blank;
             if closing.is_none() && self.rest().starts_with(self.end) {
                 self.at += self.end.len();
-                return Some(self.percents(pieces)? + &space);
+                return Some(self.statement(pieces)? + &space);
             }
             let first = self.rest().chars().next()?;
             if Some(first) == closing {
@@ -198,6 +233,45 @@ impl Reader<'_> {
             _ => Kind::Other,
         };
         Some(Piece { kind, text })
+    }
+
+    /// The text of a tag.
+    fn statement(&mut self, mut pieces: Vec<Piece>) -> Option<String> {
+        let word =
+            |piece: Option<&Piece>| piece.map(|piece| piece.text.trim().to_owned()).unwrap_or_default();
+        // Controls white space, as nothing ends in a sign.
+        let control = pieces.pop_if(|last| last.kind == Kind::Sign).map(|last| last.text).unwrap_or_default();
+        let statement = match (&*word(pieces.first()), &*word(pieces.get(2))) {
+            ("set", "=") => match Attribute::of(&word(pieces.get(1))) {
+                Some(attribute) => {
+                    let space = pieces[0].text.replace("set", "");
+                    let value = self.percents(pieces.split_off(3))?;
+                    self.changed = true;
+                    format!("{space}{}", attribute.assigned(&format!("({})", value.trim())))
+                }
+                None => self.percents(pieces)?,
+            },
+            ("set", "") if pieces.len() == 2 => {
+                let target = word(pieces.get(1));
+                let name = target.split('|').next().unwrap_or_default();
+                let attribute = Attribute::of(name);
+                if attribute.is_some() {
+                    self.changed = true;
+                    pieces[1].text = format!(" {BLOCK} {}", &target[name.len()..]);
+                }
+                self.blocks.push(attribute);
+                self.percents(pieces)?
+            }
+            ("endset", "") => match self.blocks.pop().flatten() {
+                Some(attribute) => {
+                    self.changed = true;
+                    format!("{} %}}{{% {}", pieces[0].text, attribute.assigned(BLOCK))
+                }
+                None => self.percents(pieces)?,
+            },
+            _ => self.percents(pieces)?,
+        };
+        Some(statement + &control)
     }
 
     /// The text of a level, every `a % b` a call.
@@ -285,7 +359,10 @@ mod tests {
         let expected = expected
             .replace("P(", &format!("{PERCENT}("))
             .replace("L(", &format!("{LIST}("))
-            .replace("D(", &format!("{DICT}("));
+            .replace("D(", &format!("{DICT}("))
+            .replace("A(", &format!("{ASSIGN}("))
+            .replace(" B ", &format!(" {BLOCK} "))
+            .replace(" B)", &format!(" {BLOCK})"));
         assert_eq!(rewrite(source), expected, "{source}");
     }
 
@@ -314,6 +391,25 @@ mod tests {
         );
         check("{% do {'a': [1]}.update({}) %}", "{% do D({'a': [1]}).update(D({})) %}");
         check("{% set x = [] %}{{ x|join('.append') }}", "{% set x = [] %}{{ x|join('.append') }}");
+    }
+
+    #[test]
+    fn attributes_are_assigned_by_a_call() {
+        check("{%- set ns.x = a, b -%}", "{%- do A(ns, 'x', (a, b)) -%}");
+        check("{% set ns.x=a % b if c else -d %}", "{% do A(ns, 'x', (P(a, b) if c else -d)) %}");
+        check("{% set a.b . c = {'=': 1}['='] %}", "{% do A(a.b, 'c', ({'=': 1}['='])) %}");
+        check(
+            "{% set ns.x %}{% set y %}z{% endset %}{{ y }}{%- endset -%}w",
+            "{% set B  %}{% set y %}z{% endset %}{{ y }}{%- endset %}{% do A(ns, 'x', B) -%}w",
+        );
+        check(
+            "{% set ns.x | replace('.', 'a') %}y{% endset %}",
+            "{% set B | replace('.', 'a') %}y{% endset %}{% do A(ns, 'x', B) %}",
+        );
+        check(
+            "{% set x = ns.y %}{% set x | replace('.', '') %}{% endset %}{{ ns.x == 1 }}",
+            "{% set x = ns.y %}{% set x | replace('.', '') %}{% endset %}{{ ns.x == 1 }}",
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::super::ApiError;
 use super::super::format::Format;
 use super::super::write::{self, TokenText};
 use super::items;
@@ -16,14 +17,13 @@ pub(crate) struct ResponsesAnswer<'a> {
     #[schemars(extend("const" = "response"))]
     object: &'a str,
     created_at: u64,
-    #[schemars(extend("enum" = ["completed", "incomplete"]))]
+    #[schemars(extend("enum" = ["completed", "incomplete", "in_progress", "cancelled", "failed"]))]
     status: &'a str,
-    error: (),
+    error: Option<Failure<'a>>,
     incomplete_details: Option<Incomplete>,
     model: &'a str,
     #[schemars(schema_with = "items::schema")]
     output: Vec<Value>,
-    #[schemars(with = "Usage")]
     usage: Option<Usage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_arguments: Option<Vec<&'static str>>,
@@ -31,6 +31,14 @@ pub(crate) struct ResponsesAnswer<'a> {
     #[serde(flatten)]
     #[schemars(skip)]
     echoed: Option<&'a Map<String, Value>>,
+}
+
+/// Why a response in the background has no output.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Failure<'a> {
+    code: &'a str,
+    message: &'a str,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -80,6 +88,17 @@ impl<'a> ResponsesAnswer<'a> {
         Self { tool_arguments: write::tool_arguments(forms), ..self }
     }
 
+    /// A response that is worked on.
+    pub(crate) fn in_progress(format: &'a Format) -> Self {
+        Self::new(format, Vec::new(), None)
+    }
+
+    /// A response that will not come.
+    pub(crate) fn failed(format: &'a Format, error: &'a ApiError) -> Self {
+        let error = Failure { code: error.code, message: &error.message };
+        Self { status: "failed", error: Some(error), ..Self::in_progress(format) }
+    }
+
     pub(super) fn new(
         format: &'a Format,
         output: Vec<Value>,
@@ -95,7 +114,7 @@ impl<'a> ResponsesAnswer<'a> {
                 Some(_) if cut => "incomplete",
                 Some(_) => "completed",
             },
-            error: (),
+            error: None,
             incomplete_details: cut.then_some(Incomplete { reason: "max_output_tokens" }),
             model: &format.model,
             output,

@@ -4,6 +4,7 @@
 //! reader, so that all dialects have the same limits and meanings.
 
 mod answer;
+mod background;
 mod events;
 mod items;
 mod retrieved;
@@ -33,6 +34,7 @@ use stored::Turn;
 use tools::Tools;
 
 pub(super) use answer::ResponsesAnswer;
+pub use background::Background;
 pub(super) use events::ItemEvents;
 pub(super) use retrieved::{DeletedResponse, InputItems};
 pub use stored::Owner;
@@ -97,11 +99,11 @@ pub(super) struct ResponsesBody {
     previous_response_id: Option<String>,
     /// Whether the response can be gone on from and retrieved; true by default, where the server has room for it.
     store: Option<bool>,
+    /// Whether the answer comes at once, in progress, and the response is retrieved later; not as a stream.
+    background: Option<bool>,
     // Read to be refused when they ask for something.
     #[schemars(skip)]
     conversation: Option<AnyValue>,
-    #[schemars(skip)]
-    background: Option<bool>,
     #[schemars(skip)]
     prompt: Option<AnyValue>,
 }
@@ -179,6 +181,10 @@ pub(super) fn read_on(
         Some(false) => None,
         _ => shelf.keep(previous.clone(), &items),
     };
+    let background = own.background == Some(true);
+    if background {
+        own.check_background(shelf, keep.is_some())?;
+    }
     let echoed = own.echoed(&shared, defaults, keep.is_some());
     let drop_oldest = own.truncation.as_deref() == Some("auto");
     if let Some(effort) = effort {
@@ -233,6 +239,11 @@ pub(super) fn read_on(
     call.format.echoed = Some(echoed);
     call.format.client_tools = client;
     call.format.keep = keep;
+    if background && call.stream {
+        let message = "not together with `background`; retrieve the response at /v1/responses/ID instead";
+        return Err(ApiError::invalid_value("stream", message));
+    }
+    call.background = background;
     Ok(Call { words, unknown, drop_oldest, ..call })
 }
 
@@ -283,9 +294,6 @@ impl ResponsesBody {
                 return Err(ApiError::unsupported(name, what));
             }
         }
-        if self.background == Some(true) {
-            return Err(ApiError::unsupported("background", "answering in the background"));
-        }
         match self.truncation.as_deref() {
             None | Some("auto" | "disabled") => {}
             Some(_) => return Err(ApiError::invalid_value("truncation", "allowed: auto, disabled")),
@@ -301,8 +309,25 @@ impl ResponsesBody {
         let Some(id) = self.previous_response_id.as_deref().filter(|id| !id.is_empty()) else {
             return Ok(None);
         };
-        let turn = shelf.get(id);
-        turn.map(Some).ok_or_else(|| ApiError::unknown_response(Some("previous_response_id"), id))
+        let name = Some("previous_response_id");
+        let turn = shelf.get(id).ok_or_else(|| ApiError::unknown_response(name, id))?;
+        match turn.is_in_progress() {
+            true => Err(ApiError::response_in_progress(name, id)),
+            false => Ok(Some(turn)),
+        }
+    }
+
+    /// Errors: the response would not be stored.
+    fn check_background(&self, shelf: &Shelf, is_kept: bool) -> Result<(), ApiError> {
+        let message = match is_kept {
+            true => return Ok(()),
+            false if !shelf.is_open() => {
+                "needs stored responses, and this server has none (server.stored_responses_bytes)"
+            }
+            false if self.store == Some(false) => "needs `store`: the response could not be retrieved",
+            false => "the chain of responses is as long as one can be; send the conversation as `input`",
+        };
+        Err(ApiError::invalid_value("background", message))
     }
 
     /// The items of the input.
@@ -356,6 +381,7 @@ impl ResponsesBody {
             value.as_ref().and_then(Number::as_f64).unwrap_or(f64::from(default))
         };
         let fields = json!({
+            "background": self.background == Some(true),
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens.or(shared.max_tokens).map(|tokens| tokens.0),
             "metadata": free(&self.metadata, json!({})),

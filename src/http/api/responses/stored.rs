@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::super::ApiError;
 
 /// Most responses that go on from one another.
 const MAX_CHAIN: usize = 1024;
@@ -47,6 +50,8 @@ pub(in super::super) struct Turn {
     input: Vec<u8>,
     /// JSON of the response.
     response: Vec<u8>,
+    /// Told when the work on the response is to end; `None`: it has ended.
+    work: Option<Arc<Notify>>,
     bytes: Arc<AtomicUsize>,
 }
 
@@ -65,6 +70,18 @@ pub(in super::super) struct Keep {
     input: Vec<u8>,
 }
 
+/// A stored response that is worked on in the background. One that is dropped before its end is forgotten.
+#[derive(Debug)]
+pub(in super::super) struct Begun {
+    keep: Keep,
+    id: String,
+    turn: Arc<Turn>,
+}
+
+/// What a response has grown to is more than a chain may take.
+#[derive(Debug)]
+pub(in super::super) struct TooLarge;
+
 impl StoredResponses {
     /// At most `max_bytes` of text; 0 stores nothing.
     pub(in super::super) fn new(max_bytes: usize) -> Self {
@@ -80,12 +97,26 @@ impl StoredResponses {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the oldest responses out until what is held fits.
+    /// Takes the oldest responses out until what is held fits; those that are worked on stay.
     fn make_room(&self, shelves: &mut Shelves) {
-        while self.bytes.load(Ordering::Relaxed) > self.max_bytes {
+        for _ in 0..shelves.order.len() {
+            if self.bytes.load(Ordering::Relaxed) <= self.max_bytes {
+                return;
+            }
             let Some(oldest) = shelves.order.pop_front() else { return };
-            shelves.turns.remove(&oldest);
+            match shelves.turns.get(&oldest).is_some_and(|turn| turn.is_in_progress()) {
+                true => shelves.order.push_back(oldest),
+                false => drop(shelves.turns.remove(&oldest)),
+            }
         }
+    }
+
+    fn insert(&self, shelves: &mut Shelves, key: (Owner, String), turn: Arc<Turn>) {
+        if shelves.turns.insert(key.clone(), turn).is_some() {
+            shelves.order.retain(|other| *other != key);
+        }
+        shelves.order.push_back(key);
+        self.make_room(shelves);
     }
 }
 
@@ -100,12 +131,35 @@ impl Shelf {
         self.stored.lock().turns.get(&(self.owner, id.to_owned())).cloned()
     }
 
-    /// Forgets a response; `false` if there is none.
+    /// Forgets a response, and ends the work on it; `false` if there is none.
     pub(in super::super) fn delete(&self, id: &str) -> bool {
         let key = (self.owner, id.to_owned());
         let mut shelves = self.stored.lock();
         shelves.order.retain(|other| *other != key);
-        shelves.turns.remove(&key).is_some()
+        let turn = shelves.turns.remove(&key);
+        turn.as_ref().and_then(|turn| turn.work.as_ref()).into_iter().for_each(|work| work.notify_one());
+        turn.is_some()
+    }
+
+    /// Ends the work on a response, which is `cancelled` from then on; one that has ended stays as it is. Gives
+    /// the response. Errors: 404; 400, it was never in the background.
+    pub(in super::super) fn cancel(&self, id: &str) -> Result<Arc<Turn>, ApiError> {
+        let key = (self.owner, id.to_owned());
+        let mut shelves = self.stored.lock();
+        let turn = shelves.turns.get(&key).ok_or_else(|| ApiError::unknown_response(None, id))?.clone();
+        let mut response: Value = serde_json::from_slice(&turn.response).unwrap_or_default();
+        let Some(work) = &turn.work else {
+            return match response["background"] == true {
+                true => Ok(turn),
+                false => Err(ApiError::not_in_background(id)),
+            };
+        };
+        response["status"] = "cancelled".into();
+        let keep = Keep { shelf: self.clone(), previous: turn.previous.clone(), input: turn.input.clone() };
+        let cancelled = Arc::new(keep.turn(response.to_string().into_bytes(), None));
+        self.stored.insert(&mut shelves, key, cancelled.clone());
+        work.notify_one();
+        Ok(cancelled)
     }
 
     /// What a response to these items is stored with. `None` where nothing is stored, and behind a chain of
@@ -121,22 +175,89 @@ impl Keep {
     /// Stores the response. A chain that would take more than half of the room is not stored: it would push
     /// out the responses of all others.
     pub(in super::super) fn put(self, id: &str, response: Vec<u8>) {
-        let Self { shelf: Shelf { stored, owner }, previous, input } = self;
-        let own_bytes = input.len() + response.len() + OVERHEAD_BYTES;
-        let chain_bytes = own_bytes + previous.as_ref().map_or(0, |previous| previous.chain_bytes);
-        if chain_bytes > stored.max_bytes / 2 {
-            return;
+        let turn = self.turn(response, None);
+        let Shelf { stored, owner } = self.shelf;
+        if turn.chain_bytes <= stored.max_bytes / 2 {
+            stored.insert(&mut stored.lock(), (owner, id.to_owned()), Arc::new(turn));
         }
-        stored.bytes.fetch_add(own_bytes, Ordering::Relaxed);
-        let depth = previous.as_ref().map_or(0, |previous| previous.depth + 1);
-        let turn = Turn { previous, depth, chain_bytes, input, response, bytes: stored.bytes.clone() };
-        let key = (owner, id.to_owned());
+    }
+
+    /// Stores a response that is worked on in the background. Errors: 400, the id is that of another one; 503,
+    /// those in the background fill half of the room.
+    pub(in super::super) fn begin(self, id: &str, response: Vec<u8>) -> Result<Begun, ApiError> {
+        let turn = Arc::new(self.turn(response, Some(Arc::default())));
+        let Shelf { stored, owner } = &self.shelf;
         let mut shelves = stored.lock();
-        if shelves.turns.insert(key.clone(), Arc::new(turn)).is_some() {
-            shelves.order.retain(|other| *other != key);
+        let key = (*owner, id.to_owned());
+        if shelves.turns.get(&key).is_some_and(|turn| turn.is_in_progress()) {
+            return Err(ApiError::response_in_progress(None, id));
         }
-        shelves.order.push_back(key);
-        stored.make_room(&mut shelves);
+        let in_progress = shelves.turns.values().filter(|turn| turn.is_in_progress());
+        let bytes: usize = in_progress.map(|turn| turn.chain_bytes).sum();
+        if bytes + turn.chain_bytes > stored.max_bytes / 2 {
+            return Err(ApiError::no_room_in_background(stored.max_bytes));
+        }
+        stored.insert(&mut shelves, key, turn.clone());
+        drop(shelves);
+        Ok(Begun { id: id.to_owned(), turn, keep: self })
+    }
+
+    fn turn(&self, response: Vec<u8>, work: Option<Arc<Notify>>) -> Turn {
+        let Self { shelf: Shelf { stored, .. }, previous, input } = self;
+        let own_bytes = input.len() + response.len() + OVERHEAD_BYTES;
+        stored.bytes.fetch_add(own_bytes, Ordering::Relaxed);
+        Turn {
+            previous: previous.clone(),
+            depth: previous.as_ref().map_or(0, |previous| previous.depth + 1),
+            chain_bytes: own_bytes + previous.as_ref().map_or(0, |previous| previous.chain_bytes),
+            input: input.clone(),
+            response,
+            work,
+            bytes: stored.bytes.clone(),
+        }
+    }
+}
+
+impl Begun {
+    /// Resolves when the response was cancelled or deleted.
+    pub(in super::super) async fn cancelled(&self) {
+        match &self.turn.work {
+            Some(work) => work.notified().await,
+            None => {}
+        }
+    }
+
+    /// Stores the response that the work ended with, unless it was cancelled or deleted.
+    pub(in super::super) fn end(&self, response: Vec<u8>) -> Result<(), TooLarge> {
+        let Shelf { stored, .. } = &self.keep.shelf;
+        let ended = self.keep.turn(response, None);
+        if ended.chain_bytes > stored.max_bytes / 2 {
+            return Err(TooLarge);
+        }
+        let mut shelves = stored.lock();
+        if self.is_stored(&shelves) {
+            stored.insert(&mut shelves, self.key(), Arc::new(ended));
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> (Owner, String) {
+        (self.keep.shelf.owner, self.id.clone())
+    }
+
+    fn is_stored(&self, shelves: &Shelves) -> bool {
+        shelves.turns.get(&self.key()).is_some_and(|turn| Arc::ptr_eq(turn, &self.turn))
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let mut shelves = self.keep.shelf.stored.lock();
+        if self.is_stored(&shelves) {
+            let key = self.key();
+            shelves.order.retain(|other| *other != key);
+            shelves.turns.remove(&key);
+        }
     }
 }
 
@@ -144,6 +265,11 @@ impl Turn {
     /// The response.
     pub(in super::super) fn response(&self) -> &[u8] {
         &self.response
+    }
+
+    /// Whether the response is still worked on.
+    pub(super) fn is_in_progress(&self) -> bool {
+        self.work.is_some()
     }
 
     /// The items of the conversation, oldest first: what was said up to this turn, and its own input.
@@ -246,6 +372,47 @@ mod tests {
         assert_eq!(stored.bytes.load(Ordering::Relaxed), 0);
         assert!(stored.lock().order.is_empty());
         assert!(Shelf::default().keep(None, &[]).is_none(), "no room, no storing");
+    }
+
+    fn begin(shelf: &Shelf, id: &str, text: &str) -> Result<Begun, ApiError> {
+        shelf.keep(None, &[json!({"role": "user", "content": id})]).unwrap().begin(id, response(text))
+    }
+
+    #[tokio::test]
+    async fn what_is_worked_on_stays_until_it_ends() {
+        let stored = Arc::new(StoredResponses::new(8 * (OVERHEAD_BYTES + 200)));
+        let shelf = stored.of(ADA);
+        let first = begin(&shelf, "first", "x").unwrap();
+        let error = begin(&shelf, "first", "x").unwrap_err();
+        assert_eq!((error.status, error.code), (400, "response_in_progress"));
+        let more: Vec<Begun> = ["2", "3"].map(|id| begin(&shelf, id, "x").unwrap()).into();
+        let error = begin(&shelf, "full", &"x".repeat(OVERHEAD_BYTES)).unwrap_err();
+        assert_eq!((error.status, error.code), (503, "too_many_in_background"));
+        for number in 0..100 {
+            put(&shelf, &format!("r{number}"), None, "x");
+        }
+        assert!(shelf.get("first").is_some_and(|turn| turn.is_in_progress()));
+        assert!(first.end("x".repeat(stored.max_bytes).into()).is_err(), "too large");
+        first.end(response("done")).unwrap();
+        assert!(String::from_utf8_lossy(shelf.get("first").unwrap().response()).contains("done"));
+        drop(first);
+        assert!(shelf.get("first").is_some());
+        // Cancelled: what the work ends with is too late.
+        let cancelled = shelf.cancel("2").unwrap();
+        assert!(String::from_utf8_lossy(cancelled.response()).contains("cancelled"));
+        more[0].cancelled().await;
+        more[0].end(response("late")).unwrap();
+        assert!(shelf.delete("3"));
+        more[1].cancelled().await;
+        more[1].end(response("late")).unwrap();
+        assert!(shelf.get("3").is_none());
+        assert!(String::from_utf8_lossy(shelf.get("2").unwrap().response()).contains("cancelled"));
+        let lost = begin(&shelf, "lost", "x").unwrap();
+        drop(lost);
+        assert!(shelf.get("lost").is_none());
+        drop(more);
+        let held = stored.lock().turns.values().map(|turn| turn.chain_bytes).sum::<usize>();
+        assert_eq!(stored.bytes.load(Ordering::Relaxed), held);
     }
 
     #[test]
