@@ -94,8 +94,8 @@ pub struct Config {
     /// answered with an error, and the exit code is 3. Larger: fewer cut streams, slower restarts.
     pub drain_timeout_s: f64,
     /// Most bytes of responses of /v1/responses that are kept in memory, with the conversations that they answer, so
-    /// that previous_response_id can go on from them; the oldest make room for new ones, and each is its key's own. 0 =
-    /// none. Larger: more memory, and more conversations that can be gone on from.
+    /// that previous_response_id can go on from them; the oldest make room for new ones, and each is its key's own. Half of it
+    /// is for those in the background. 0 = none. Larger: more memory, and more conversations that can be gone on from.
     pub stored_responses_bytes: usize,
     /// What becomes of request fields that are unknown: ignore (they are skipped, and named in the answer's header
     /// x-perigee-ignored-fields) or refuse (the request is a 400 that names the nearest known field).

@@ -2,8 +2,9 @@
 //!
 //! Differences of minijinja are removed: block trimming, Python's methods, `%`, changing lists and
 //! namespaces without bounds, Python's JSON, the set of iterables, and the text of none. The extensions that templates expect are
-//! added: generation tags, `raise_exception`, `strftime_now`. Templates are not trusted: instructions,
-//! recursion, lists and output are bounded.
+//! added: generation tags, `raise_exception`, `strftime_now`. Instructions, recursion, output, and what lists and
+//! namespaces grow to in loops are bounded; what one statement makes of a value is not, so that a template
+//! is trusted as far as the checkpoint it comes with. None comes with a request.
 
 use std::fmt;
 use std::io::{self, Write};
