@@ -54,12 +54,17 @@ impl TokenMask {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Sets the logits of ids that are not allowed to -inf.
-    pub fn apply(&self, row: &mut [f32]) {
-        let covered = row.len().min(self.words.len() * WORD);
+    /// Sets the logits of ids that are not allowed to -inf. `row` has those of the ids from `first` on.
+    pub fn apply(&self, row: &mut [f32], first: u32) {
+        if !(first as usize).is_multiple_of(WORD) {
+            let forbidden = (first..).zip(row).filter(|(id, _)| !self.allows(*id));
+            return forbidden.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        }
+        let words = self.words.get(first as usize / WORD..).unwrap_or_default();
+        let covered = row.len().min(words.len() * WORD);
         let (inside, beyond) = row.split_at_mut(covered);
         beyond.fill(f32::NEG_INFINITY);
-        for (logits, &word) in inside.chunks_mut(WORD).zip(&self.words) {
+        for (logits, &word) in inside.chunks_mut(WORD).zip(words) {
             match word {
                 u32::MAX => {}
                 0 => logits.fill(f32::NEG_INFINITY),
@@ -139,7 +144,7 @@ mod tests {
             let ids: Vec<u32> = (0..rng.usize(0..20)).map(|_| rng.u32(0..350)).collect();
             let mask = TokenMask::of(&ids);
             let mut row: Vec<f32> = (0..vocab).map(|id| id as f32 - 40.0).collect();
-            mask.apply(&mut row);
+            mask.apply(&mut row, 0);
             for (id, logit) in (0..).zip(&row) {
                 assert_eq!(mask.allows(id), ids.contains(&id));
                 assert_eq!(*logit, if ids.contains(&id) { id as f32 - 40.0 } else { f32::NEG_INFINITY });

@@ -16,7 +16,7 @@ const NUM_BINS: usize = 32 * 64;
 const OUT: usize = NUM_BINS;
 /// Unit of summed masses: integer sums are the same in any order. 2^18 weights of 1 stay below
 /// 2^63.
-const UNIT: f32 = (1u64 << 44) as f32;
+pub(super) const UNIT: f32 = (1u64 << 44) as f32;
 
 /// Scratch memory of the filters.
 #[derive(Debug, Default)]
@@ -119,8 +119,9 @@ fn bin_of(weight: f32, least: f32) -> usize {
     if weight < least { OUT } else { bin.min(NUM_BINS - 1) }
 }
 
+/// A weight as an integer.
 #[inline(always)]
-fn mass(weight: f32) -> u64 {
+pub(super) fn mass(weight: f32) -> u64 {
     (weight * UNIT) as i64 as u64
 }
 

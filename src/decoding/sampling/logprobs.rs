@@ -1,6 +1,7 @@
 //! Log-softmax of raw logits: a token's logprob and rank, and the most likely tokens.
 
 use super::exp::exp_nonpositive;
+use super::filter::{UNIT, mass};
 use super::row;
 
 /// Logprobs at one position.
@@ -23,10 +24,7 @@ pub struct Logprobs {
     candidates: Vec<(f32, u32)>,
 }
 
-/// Independent sums, which shorten the dependency chain of the additions; added up in a fixed
-/// order.
-const LANES: usize = 8;
-/// Terms computed at a time, a multiple of `LANES`.
+/// Terms computed at a time.
 const BLOCK: usize = 64;
 
 impl Logprobs {
@@ -41,65 +39,78 @@ impl Logprobs {
         let (before, after) = logits.split_at(token as usize);
         let larger = before.iter().filter(|&&logit| row::clean(logit) >= own).count()
             + after.iter().filter(|&&logit| row::clean(logit) > own).count();
-        let top = self.top(logits, num_top).iter().map(|&(logit, id)| (id, logprob(logit))).collect();
+        let top = top(&mut self.candidates, logits, num_top)
+            .iter()
+            .map(|&(logit, id)| (id, logprob(logit)))
+            .collect();
         TokenLogprobs { token, logprob: logprob(own), rank: larger as u32 + 1, top }
-    }
-
-    /// The `num` largest logits, largest first, ties by lower id.
-    fn top(&mut self, logits: &[f32], num: usize) -> &[(f32, u32)] {
-        let num = num.min(logits.len());
-        let candidates = &mut self.candidates;
-        candidates.clear();
-        if num == 0 {
-            return candidates;
-        }
-        let better = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
-        // Candidates are the logits above the `num`-th best so far; the list is pruned at twice
-        // that length.
-        let limit = (2 * num).max(64);
-        let mut floor = f32::NEG_INFINITY;
-        for (number, block) in logits.chunks(BLOCK).enumerate() {
-            // Most blocks hold no candidate; a NaN alone never is one.
-            if candidates.len() >= num && !block.iter().fold(false, |any, &logit| any | (logit > floor)) {
-                continue;
-            }
-            for (inside, &logit) in block.iter().enumerate() {
-                let logit = row::clean(logit) + 0.0;
-                // Later ids lose ties: once `num` candidates exist only a larger logit is added.
-                if logit > floor || candidates.len() < num {
-                    candidates.push((logit, (number * BLOCK + inside) as u32));
-                    if candidates.len() == limit {
-                        candidates.select_nth_unstable_by(num - 1, better);
-                        candidates.truncate(num);
-                        floor = candidates[num - 1].0;
-                    }
-                }
-            }
-        }
-        candidates.sort_unstable_by(better);
-        candidates.truncate(num);
-        candidates
     }
 }
 
-/// ln of the sum of e^logit: terms in f32 with the same bits on every machine, summed in f64 in a fixed order.
+/// The `num` largest logits, largest first, ties by lower id.
+pub(super) fn top<'c>(candidates: &'c mut Vec<(f32, u32)>, logits: &[f32], num: usize) -> &'c [(f32, u32)] {
+    let num = num.min(logits.len());
+    candidates.clear();
+    if num == 0 {
+        return candidates;
+    }
+    let better = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+    // Candidates are the logits above the `num`-th best so far; the list is pruned at twice
+    // that length.
+    let limit = (2 * num).max(64);
+    let mut floor = f32::NEG_INFINITY;
+    for (number, block) in logits.chunks(BLOCK).enumerate() {
+        // Most blocks hold no candidate; a NaN alone never is one.
+        if candidates.len() >= num && !block.iter().fold(false, |any, &logit| any | (logit > floor)) {
+            continue;
+        }
+        for (inside, &logit) in block.iter().enumerate() {
+            let logit = row::clean(logit) + 0.0;
+            // Later ids lose ties: once `num` candidates exist only a larger logit is added.
+            if logit > floor || candidates.len() < num {
+                candidates.push((logit, (number * BLOCK + inside) as u32));
+                if candidates.len() == limit {
+                    candidates.select_nth_unstable_by(num - 1, better);
+                    candidates.truncate(num);
+                    floor = candidates[num - 1].0;
+                }
+            }
+        }
+    }
+    candidates.sort_unstable_by(better);
+    candidates.truncate(num);
+    candidates
+}
+
+/// A sum of numbers in [0, 1] as an integer, so that it is the same in any order.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FixedSum(pub(super) u64);
+
+impl FixedSum {
+    #[inline(always)]
+    pub(super) fn add(&mut self, term: f32) {
+        self.0 += mass(term);
+    }
+
+    /// ln of the sum of e^logit, where the terms are e^(logit - max).
+    pub(super) fn log_sum_exp(self, max: f32) -> f64 {
+        f64::from(max) + (self.0 as f64 / f64::from(UNIT)).ln()
+    }
+}
+
+/// ln of the sum of e^logit: terms in f32 with the same bits on every machine.
 fn log_sum_exp(logits: &[f32]) -> f64 {
     let Some(max) = row::maximum(logits) else { return f64::INFINITY };
-    let mut sums = [0.0; LANES];
+    let mut sum = FixedSum::default();
     for block in logits.chunks(BLOCK) {
-        // Two loops: the compiler vectorises the first one only without f64 in it.
+        // Two loops: the compiler vectorises the first one only without integers in it.
         let mut terms = [0.0; BLOCK];
         for (term, &logit) in terms.iter_mut().zip(block) {
             *term = exp_nonpositive(row::clean(logit) - max);
         }
-        for terms in terms.as_chunks::<LANES>().0 {
-            for (sum, &term) in sums.iter_mut().zip(terms) {
-                *sum += f64::from(term);
-            }
-        }
+        terms.iter().for_each(|&term| sum.add(term));
     }
-    let sum: f64 = sums.iter().sum();
-    f64::from(max) + sum.ln()
+    sum.log_sum_exp(max)
 }
 
 #[cfg(test)]

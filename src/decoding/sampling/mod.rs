@@ -15,6 +15,7 @@ mod widest;
 mod logprobs;
 mod filter;
 mod sampler;
+mod shard;
 
 pub use bad_words::BadWords;
 pub use block_rule::{BlockGuide, BlockRule};
@@ -23,3 +24,4 @@ pub use history::History;
 pub use logprobs::{Logprobs, TokenLogprobs};
 pub use params::{LIMITS, MAX_LOGIT_BIAS, Range, SamplingError, SamplingParams};
 pub use sampler::{Draw, NoFiniteLogit, Sampler, Survey};
+pub use shard::{Chosen, Shard, ShardedRow, Wanted};

@@ -10,7 +10,7 @@ use super::{History, TokenMask, row, widest::widest};
 
 /// Temperatures between 0 and this value are raised to it, as in vLLM: below it differences of
 /// logits overflow.
-const MIN_TEMPERATURE: f32 = 0.01;
+pub(super) const MIN_TEMPERATURE: f32 = 0.01;
 /// Weights tested together for a possible winner.
 const BLOCK: usize = 64;
 /// Weight of the last of the 24 leading bits of the noise.
@@ -97,9 +97,9 @@ impl Sampler {
         let mut adjusted = std::mem::take(&mut self.adjusted);
         adjusted.clear();
         adjusted.extend(logits.iter().map(|&logit| row::clean(logit)));
-        adjust(&mut adjusted, draw);
+        adjust(&mut adjusted, 0, draw);
         if let Some(mask) = draw.mask {
-            mask.apply(&mut adjusted);
+            mask.apply(&mut adjusted, 0);
         }
         let token = match (row::maximum(&adjusted), draw.mask) {
             (Some(max), _) => self.choose(&adjusted, max, draw),
@@ -132,7 +132,8 @@ impl Sampler {
             self.filter.apply(&mut self.weights, draw);
         }
         let noise = Noise::new(draw.seed, draw.position);
-        race(&self.weights, noise)
+        let favourite = row::first_index(&self.weights, 1.0) as u32;
+        race(&self.weights, 0, noise, (noise.time(favourite), favourite)).1
     }
 }
 
@@ -150,16 +151,15 @@ widest! {
 }
 
 widest! {
-    /// The id with the smallest `time / weight`, which is the one with the largest
-    /// `ln(weight) + gumbel`; ties by lower id. The largest weight is 1.
+    /// The smallest `time / weight` and its id, which is the one with the largest `ln(weight) + gumbel`; ties by
+    /// lower id. The weights are those of the ids from `from` on, at most 1. `start` is one of the candidates.
     ///
     /// An id whose noise alone excludes it is skipped: its time is at least the uniform number it
     /// is computed from.
-    fn race(weights: &[f32], noise: Noise) -> u32 {
-        let favourite = row::first_index(weights, 1.0) as u32;
-        let (mut winner, mut best) = (favourite, noise.time(favourite));
+    fn race(weights: &[f32], from: u32, noise: Noise, start: (f64, u32)) -> (f64, u32) {
+        let (mut best, mut winner) = start;
         for (number, block) in weights.chunks(BLOCK).enumerate() {
-            let first = (number * BLOCK) as u32;
+            let first = from + (number * BLOCK) as u32;
             // Rounded up: an f32 product may be too small by some units in its last place.
             let limit = best as f32 * 1.000_001;
             // Kept, because hashing again costs more than a load.
@@ -181,7 +181,7 @@ widest! {
                 }
             }
         }
-        winner
+        (best, winner)
     }
 }
 
@@ -216,15 +216,16 @@ fn best_allowed(logits: &[f32], mask: &TokenMask) -> u32 {
     best.1
 }
 
-/// Applies bias, bans and penalties in place. Ids outside the row have no effect.
-fn adjust(row: &mut [f32], draw: &Draw<'_>) {
+/// Applies bias, bans and penalties in place to the logits of the ids from `first` on. Other ids have no effect.
+pub(super) fn adjust(row: &mut [f32], first: u32, draw: &Draw<'_>) {
+    let at = |token: u32| token.wrapping_sub(first) as usize;
     for &(token, bias) in draw.logit_bias {
-        if let Some(logit) = row.get_mut(token as usize) {
+        if let Some(logit) = row.get_mut(at(token)) {
             *logit += bias;
         }
     }
     for &token in draw.forbidden {
-        if let Some(logit) = row.get_mut(token as usize) {
+        if let Some(logit) = row.get_mut(at(token)) {
             *logit = f32::NEG_INFINITY;
         }
     }
@@ -232,7 +233,7 @@ fn adjust(row: &mut [f32], draw: &Draw<'_>) {
         return;
     }
     for entry in draw.history.entries() {
-        let Some(logit) = row.get_mut(entry.token as usize) else { continue };
+        let Some(logit) = row.get_mut(at(entry.token)) else { continue };
         if entry.in_prompt || entry.in_reply > 0 {
             let penalty = draw.repetition_penalty;
             *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
