@@ -452,6 +452,14 @@ impl<B: Rank> Rank for Delayed<B> {
         self.inner.load_expert_range(experts, first).map(Held::new)
     }
 
+    fn load_rank_kv_up(
+        &mut self,
+        own: (&StoredMatrix<'_>, &MlaShape),
+        all: Option<(&StoredMatrix<'_>, &MlaShape)>,
+    ) -> Result<Self::KvUp, OpError> {
+        self.inner.load_rank_kv_up(own, all).map(Held::new)
+    }
+
     fn allocate_rank_workspace(
         &mut self,
         shape: &ModelShape,

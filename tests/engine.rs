@@ -14,7 +14,7 @@ use perigee_engine::scheduler::{self, FinishReason};
 use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::{Activations, CacheDType};
+use perigee_ops::{Activations, CacheDType, Parallelism};
 use perigee_telemetry::Metrics;
 
 use crate::delayed::Delayed;
@@ -96,7 +96,8 @@ pub(crate) fn start(folder: &str, device: Device, options: &EngineOptions) -> St
             start_engine(&checkpoint, blueprint, &choice(BackendChoice::Cpu(cpu)), metrics, progress)
         }
         Device::Ranks(each, ranks) => {
-            let backend = BackendChoice::CpuRanks { ranks, each };
+            let backend =
+                BackendChoice::CpuRanks { ranks, each, parallelism: Parallelism::default_of(ranks) };
             start_engine(&checkpoint, blueprint, &choice(backend), metrics, progress)
         }
         Device::Late(cpu, seed) => {

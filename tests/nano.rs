@@ -12,7 +12,7 @@ use perigee_engine::scheduler;
 use perigee_engine::{EngineEvent, EngineHandle, EngineRequest};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::Activations;
+use perigee_ops::{Activations, AttentionExchange, ContextSplit, Parallelism};
 use perigee_telemetry::Metrics;
 use perigee_text::{Specials, Tokenizer};
 use serde_json::Value;
@@ -72,14 +72,14 @@ fn is_right_call(expect: &Value, answer: &str) -> bool {
 }
 
 /// A reply, and how many drafted tokens were accepted and rejected.
-async fn reply(engine: EngineHandle, tokenizer: Arc<Tokenizer>, prompt: String) -> (String, (usize, usize)) {
+async fn reply(
+    engine: EngineHandle,
+    tokenizer: Arc<Tokenizer>,
+    prompt: String,
+    sampling: SamplingParams,
+) -> (String, (usize, usize)) {
     let ids = tokenizer.encode(&prompt, Specials::Recognised).unwrap();
-    let sampling = SamplingParams {
-        temperature: 0.0,
-        max_tokens: 160,
-        stop_token_ids: tokenizer.turn_ends(),
-        ..Default::default()
-    };
+    let sampling = SamplingParams { max_tokens: 160, stop_token_ids: tokenizer.turn_ends(), ..sampling };
     let request = EngineRequest {
         prompt: ids.into(),
         sampling,
@@ -121,16 +121,43 @@ fn embedded_model_does_what_its_card_says() {
     }
 }
 
-/// The embedded model on two ranks says the same, greedily, as on one.
+/// The embedded model on ranks says what it says on one: greedily and drawn with every filter and penalty, however
+/// experts and positions are split. Its draft model guesses as well, and no logits cross ranks.
 #[test]
-fn two_ranks_say_what_one_says() {
-    let cpu = CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() };
-    let every_tenth = || items().into_iter().step_by(10).collect();
-    let (one, _) = replies(BackendChoice::Cpu(cpu), Config::off(), every_tenth());
-    let (two, _) = replies(BackendChoice::CpuRanks { ranks: 2, each: cpu }, Config::off(), every_tenth());
-    assert!(one.len() > 20);
-    for ((item, one), (_, two)) in one.iter().zip(&two) {
-        assert_eq!(one, two, "{}", item.prompt);
+fn ranks_say_what_one_says() {
+    use {AttentionExchange::*, ContextSplit::*};
+    let each = CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() };
+    let some = || items().into_iter().step_by(10).collect::<Vec<_>>();
+    let filtered = SamplingParams {
+        temperature: 0.8,
+        top_p: 0.9,
+        top_k: 40,
+        min_p: 0.01,
+        repetition_penalty: 1.05,
+        presence_penalty: 0.1,
+        frequency_penalty: 0.1,
+        logit_bias: vec![(1000, -1.0)],
+        seed: 51,
+        ..SamplingParams::default()
+    };
+    let drafts = Config { method: Method::Eagle3, adaptive: false, max_tokens: 3, ..Config::default() };
+    let cpu = || BackendChoice::Cpu(each);
+    let greedy = replies(cpu(), Config::off(), some());
+    let drawn = sampled_replies(cpu(), Config::off(), some(), &filtered);
+    let drafted = replies(cpu(), drafts.clone(), some());
+    assert!(greedy.0.len() > 20 && drafted.1.0 > 0);
+    for (ranks, expert_groups, context) in
+        [(2, 2, Split(Latents)), (2, 1, Whole), (4, 1, Split(Heads)), (4, 2, Split(Latents)), (4, 4, Whole)]
+    {
+        let parallelism = Parallelism { expert_groups, context };
+        let on = || BackendChoice::CpuRanks { ranks, each, parallelism };
+        assert_eq!(replies(on(), Config::off(), some()), greedy, "{ranks}: {parallelism:?}");
+        assert_eq!(
+            sampled_replies(on(), Config::off(), some(), &filtered),
+            drawn,
+            "{ranks}: {parallelism:?}"
+        );
+        assert_eq!(replies(on(), drafts.clone(), some()), drafted, "{ranks}: {parallelism:?}");
     }
 }
 
@@ -154,6 +181,16 @@ fn replies(
     backend: BackendChoice,
     speculation: Config,
     items: Vec<Item>,
+) -> (Vec<(Item, String)>, (usize, usize)) {
+    let greedy = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+    sampled_replies(backend, speculation, items, &greedy)
+}
+
+fn sampled_replies(
+    backend: BackendChoice,
+    speculation: Config,
+    items: Vec<Item>,
+    sampling: &SamplingParams,
 ) -> (Vec<(Item, String)>, (usize, usize)) {
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
@@ -180,7 +217,8 @@ fn replies(
         let asked: Vec<_> = items
             .into_iter()
             .map(|item| {
-                let asked = reply(engine.handle.clone(), tokenizer.clone(), item.prompt.clone());
+                let asked =
+                    reply(engine.handle.clone(), tokenizer.clone(), item.prompt.clone(), sampling.clone());
                 (item, tokio::spawn(asked))
             })
             .collect();

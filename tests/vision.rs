@@ -16,8 +16,8 @@ use perigee_model::{Blueprint, Model, Tower, TowerBlueprint};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Activations, Backend, BlockId, CacheDType, Calibrate, PATCH_SIDE, Picture, Row, StepPlan, TokenId,
-    TokenSource, TowerCapacity,
+    Activations, Backend, BlockId, CacheDType, Calibrate, PATCH_SIDE, Parallelism, Picture, Row, StepPlan,
+    TokenId, TokenSource, TowerCapacity,
 };
 use perigee_telemetry::Metrics;
 use safetensors::SafeTensors;
@@ -263,7 +263,9 @@ pub(crate) fn start(device: Device, change: impl FnOnce(&mut EngineOptions)) -> 
             options.backend = match device {
                 Device::Reference => BackendChoice::Reference,
                 Device::Cpu(cpu) => BackendChoice::Cpu(cpu),
-                Device::Ranks(each, ranks) => BackendChoice::CpuRanks { ranks, each },
+                Device::Ranks(each, ranks) => {
+                    BackendChoice::CpuRanks { ranks, each, parallelism: Parallelism::default_of(ranks) }
+                }
                 Device::Late(..) | Device::Emulated(..) => unreachable!("they have arms of their own"),
             };
             start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ())

@@ -7,7 +7,7 @@ use perigee_model::{ExpertOrder, Uploads};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Activations, Backend, CacheDType, OpError};
+use perigee_ops::{Activations, Backend, CacheDType, OpError, Parallelism};
 
 /// A backend, and how an engine feeds it.
 pub struct Equipped<B: Backend> {
@@ -48,8 +48,12 @@ impl Equipped<CpuBackend> {
 
 impl Equipped<Group<CpuBackend>> {
     /// Several ranks of the fast CPU backend.
-    pub(super) fn cpu_ranks(ranks: usize, each: CpuOptions) -> Result<Self, OpError> {
-        let backend = Group::new((0..ranks).map(|_| CpuBackend::new(each)).collect())?;
+    pub(super) fn cpu_ranks(
+        ranks: usize,
+        each: CpuOptions,
+        parallelism: Parallelism,
+    ) -> Result<Self, OpError> {
+        let backend = Group::with((0..ranks).map(|_| CpuBackend::new(each)).collect(), parallelism)?;
         Ok(Self::new(backend, cache_dtype_beside(each.activations)))
     }
 }

@@ -39,8 +39,8 @@ fn arithmetic(backend: &BackendChoice) -> String {
     match backend {
         BackendChoice::Reference => "reference".into(),
         BackendChoice::Cpu(cpu) => format!("cpu {:?} {:?}", cpu.activations, cpu.isa),
-        BackendChoice::CpuRanks { ranks, each } => {
-            format!("cpu {:?} {:?} on {ranks} ranks", each.activations, each.isa)
+        BackendChoice::CpuRanks { ranks, each, parallelism } => {
+            format!("cpu {:?} {:?} on {ranks} ranks, {parallelism:?}", each.activations, each.isa)
         }
         // The engine that starts has one of the two.
         BackendChoice::Cuda(gpu) | BackendChoice::Auto { gpu, .. } => gpu.arithmetic(),

@@ -6,6 +6,7 @@
 
 pub mod args;
 pub mod device;
+pub mod parallel;
 mod coerce;
 mod error;
 mod load;
@@ -22,6 +23,7 @@ pub use device::DeviceConfig;
 pub use error::{ConfigError, ConfigErrors};
 pub use load::{Checked, Loaded, check, load};
 pub use origin::Origin;
+pub use parallel::ParallelConfig;
 pub use profiles::{ProfileSummary, list as list_profiles};
 pub use schema::{json_schema, reference_toml};
 pub use settings::{Settings, Violation};

@@ -12,7 +12,7 @@ use perigee_http::{generate, server};
 use perigee_model::vision;
 use perigee_text::grammar;
 
-use super::DeviceConfig;
+use super::{DeviceConfig, ParallelConfig};
 
 /// Resolved settings: every key has a value of the right type within its limits.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +24,8 @@ pub struct Settings {
     pub model: perigee_model::config::Config,
     /// What computes.
     pub device: DeviceConfig,
+    /// What ranks hold, where there are several.
+    pub parallel: ParallelConfig,
     /// Kernels for GPUs, compiled by `perigee kernels build`; read where a GPU computes.
     pub kernels: perigee_cuda::Config,
     /// The paged cache of latent keys and values.
@@ -117,6 +119,7 @@ impl Settings {
             ("server", self.server.validate()),
             ("model", self.model.validate()),
             ("device", self.device.validate()),
+            ("parallel", self.parallel.validate(self.device.ranks.max(1))),
             ("kernels", self.kernels.validate()),
             ("kv_cache", self.kv_cache.validate()),
             ("scheduler", scheduler_problems(&self.scheduler)),
@@ -161,9 +164,12 @@ impl Settings {
     /// Blocks that ranks cannot divide among them.
     fn shard_problems(&self) -> Vec<(&'static str, String)> {
         let (block_size, ranks) = (self.kv_cache.block_size, self.device.ranks.max(1));
-        match block_size.is_multiple_of(ranks) {
+        match block_size.is_multiple_of(ranks) || !self.parallel.splits_context(ranks) {
             true => Vec::new(),
-            false => vec![("block_size", format!("must be a multiple of device.ranks ({ranks})"))],
+            false => vec![(
+                "block_size",
+                format!("must be a multiple of device.ranks ({ranks}), or parallel.context = 1"),
+            )],
         }
     }
 }
@@ -275,6 +281,17 @@ mod tests {
             ("device", "ranks", "this build computes on one GPU"),
         );
         check_violation(|s| s.device.ranks = 3, ("kv_cache", "block_size", "multiple of device.ranks (3)"));
+        let four = |edit: fn(&mut super::super::ParallelConfig)| {
+            move |s: &mut Settings| {
+                s.device.ranks = 4;
+                edit(&mut s.parallel);
+            }
+        };
+        check_violation(four(|p| p.context = 2), ("parallel", "context", "0, 1 or device.ranks (4)"));
+        check_violation(four(|p| p.expert = 3), ("parallel", "expert", "must divide device.ranks (4)"));
+        let mut settings = Settings::default();
+        (settings.device.ranks, settings.parallel.context) = (3, 1);
+        assert_eq!(settings.violations(), []);
         let mut settings = Settings::default();
         settings.device.ranks = 2;
         settings.speculation.draft = Some("draft".into());

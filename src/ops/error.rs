@@ -71,6 +71,14 @@ pub enum OpError {
         /// Number of ranks.
         world: usize,
     },
+    /// Something of whole experts is asked of ranks that cut them.
+    #[error(
+        "{op}: ranks that cut every expert do not have its output: set parallel.expert to the number of ranks, or device.ranks to 1"
+    )]
+    CutExperts {
+        /// Name of the operation.
+        op: &'static str,
+    },
     /// Another rank failed: a sum over ranks cannot be computed.
     #[error("{op}: another rank failed")]
     Abandoned {

@@ -41,7 +41,7 @@ pub use shapes::{
     Activations, AttentionInMatrices, CacheDType, CacheShape, Capacity, ExpertMatrices, MemoryNeeds,
     MlaShape, ModelShape, Preferences, QueryMatrices, RouterShape, peak,
 };
-pub use split::{ExpertSplit, Split};
+pub use split::{AttentionExchange, ContextSplit, ExpertSplit, Parallelism, Split};
 pub use tower::{
     BiasedMatrix, GridIndex, NormVectors, TOWER_NORM_EPS, TowerBlockMatrices, TowerCapacity, TowerMatrices,
     TowerOps, TowerShape, cubic_taps, patch_rotation,

@@ -14,7 +14,7 @@ use perigee_engine::scheduler;
 use perigee_model::Blueprint;
 use perigee_model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{Activations, CacheDType};
+use perigee_ops::{Activations, CacheDType, Parallelism};
 
 /// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
 const SMALL_MODEL_BYTES: usize = 32 << 20;
@@ -41,6 +41,8 @@ pub enum BackendChoice {
         ranks: usize,
         /// Options of each rank.
         each: CpuOptions,
+        /// How they share the model.
+        parallelism: Parallelism,
     },
 }
 
@@ -84,7 +86,11 @@ impl EngineOptions {
         let cpu = CpuOptions { threads, activations, ..Default::default() };
         let on_cpu = || match ranks {
             1 => BackendChoice::Cpu(cpu),
-            _ => BackendChoice::CpuRanks { ranks, each: share_threads(cpu, ranks) },
+            _ => BackendChoice::CpuRanks {
+                ranks,
+                each: share_threads(cpu, ranks),
+                parallelism: settings.parallel.resolve(ranks),
+            },
         };
         let backend = match settings.device.backend {
             device::BackendChoice::Reference => BackendChoice::Reference,

@@ -21,8 +21,9 @@ pub(crate) fn plan_engine(
     let plan = match &options.backend {
         BackendChoice::Reference => lay_out(&mut Equipped::reference(), checkpoint, blueprint, options)?.plan,
         BackendChoice::Cpu(cpu) => lay_out(&mut Equipped::cpu(*cpu), checkpoint, blueprint, options)?.plan,
-        BackendChoice::CpuRanks { ranks, each } => {
-            lay_out(&mut Equipped::cpu_ranks(*ranks, *each)?, checkpoint, blueprint, options)?.plan
+        BackendChoice::CpuRanks { ranks, each, parallelism } => {
+            lay_out(&mut Equipped::cpu_ranks(*ranks, *each, *parallelism)?, checkpoint, blueprint, options)?
+                .plan
         }
         BackendChoice::Cuda(_) => return Ok(None),
         BackendChoice::Auto { gpu, otherwise } => match no_room(gpu, checkpoint, blueprint) {

@@ -40,8 +40,8 @@ pub fn start_engine(
         BackendChoice::Cpu(cpu) => {
             start_on(Equipped::cpu(*cpu), checkpoint, blueprint, options, metrics, progress)
         }
-        BackendChoice::CpuRanks { ranks, each } => {
-            let equipped = Equipped::cpu_ranks(*ranks, *each)?;
+        BackendChoice::CpuRanks { ranks, each, parallelism } => {
+            let equipped = Equipped::cpu_ranks(*ranks, *each, *parallelism)?;
             start_on(equipped, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cuda(gpu) => {

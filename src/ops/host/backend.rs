@@ -11,10 +11,10 @@ use super::ranks::{Member, Rank, RankCache, RankState};
 use super::sampler::{HostSampler, RowResult, RowSampler};
 use crate::expect;
 use crate::{
-    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
-    ExpertSplit, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices, RopeTable,
-    RouterShape, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId,
-    TokenSource,
+    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ContextSplit,
+    ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences,
+    QueryMatrices, RopeTable, RouterShape, SampleRow, SampleRows, Segment, SeqSlot, SlotSpec, Split,
+    StepPlan, Storage, Ticket, TokenId, TokenSource,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -49,7 +49,7 @@ pub struct HostWorkspace<H: HostOps> {
     /// `[T, H * V]`.
     attended: H::Buffer,
     routing: H::Routing,
-    /// `[S, vocab]`.
+    /// `[S, ids of this backend]`.
     pub(super) logits: H::Buffer,
     /// `[T, K]`; allocated at the first calibration.
     expert_norms: Option<H::Buffer>,
@@ -84,7 +84,12 @@ impl<H: HostOps> HostWorkspace<H> {
         id_of(token, &self.sampler)
     }
 
-    /// The buffer that rows are sampled from, `[S, vocab]`.
+    /// The ids whose logits this backend has.
+    pub(super) fn vocab(&self) -> Range<usize> {
+        self.rank.as_ref().map_or(0..self.shape.vocab_size, |rank| rank.vocab.clone())
+    }
+
+    /// The buffer that rows are sampled from, `[S, ids of this backend]`.
     pub(super) fn logits_mut(&mut self) -> &mut H::Buffer {
         &mut self.logits
     }
@@ -104,40 +109,18 @@ impl<H: HostOps> HostWorkspace<H> {
         }
     }
 
-    /// Sets the logits to those of the rows `rows` of `normed`, where `head` is the network's, whose ids ranks share.
-    pub(super) fn set_logits(
-        &mut self,
-        ops: &mut H,
-        normed: &H::Buffer,
-        rows: &[u32],
-        head: &H::Matrix,
-    ) -> Result<(), OpError> {
-        let vocab_size = self.shape.vocab_size;
-        head_logits(ops, normed, rows, head, (&mut self.rank, vocab_size), &mut self.logits)
-    }
-
     /// Attention shape of this backend: of its own heads if it is a rank.
     fn mla(&self) -> &MlaShape {
         self.rank.as_ref().map_or(&self.shape.mla, |rank| &rank.mla)
     }
 }
 
-/// `logits` = the rows `rows` of `normed` through the network's head; ranks gather what each computes of the vocabulary.
-fn head_logits<H: HostOps>(
-    ops: &mut H,
-    normed: &H::Buffer,
-    rows: &[u32],
-    head: &H::Matrix,
-    (rank, vocab_size): (&mut Option<RankState<H>>, usize),
-    logits: &mut H::Buffer,
-) -> Result<(), OpError> {
-    match rank {
-        Some(rank) => {
-            ops.logits(normed, rows, head, &mut rank.logits)?;
-            rank.gather_logits(ops, vocab_size, logits)
-        }
-        None => ops.logits(normed, rows, head, logits),
-    }
+/// W_UK and W_UV.
+pub struct HostKvUp<H: HostOps> {
+    /// Of this backend's heads.
+    pub(super) own: H::KvUp,
+    /// Of all heads, on ranks that exchange heads.
+    pub(super) all: Option<H::KvUp>,
 }
 
 /// The latent cache.
@@ -200,7 +183,7 @@ impl<H: HostOps> Storage for H {
     type Matrix = H::Matrix;
     type Vector = H::Vector;
     type AttentionIn = HostAttentionIn<H>;
-    type KvUp = H::KvUp;
+    type KvUp = HostKvUp<H>;
     type Router = H::Router;
     type Experts = H::Experts;
     type Workspace = HostWorkspace<H>;
@@ -258,7 +241,7 @@ impl<H: HostOps> Backend for H {
     }
 
     fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
-        HostOps::load_kv_up(self, host, shape)
+        Ok(HostKvUp { own: HostOps::load_kv_up(self, host, shape)?, all: None })
     }
 
     fn load_router(
@@ -284,7 +267,7 @@ impl<H: HostOps> Backend for H {
         capacity: &Capacity,
         rope: &RopeTable,
     ) -> Result<Self::Workspace, OpError> {
-        workspace(self, shape, &shape.mla, capacity, rope)
+        workspace(self, shape, (&shape.mla, shape.vocab_size), capacity, rope)
     }
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
@@ -377,16 +360,17 @@ impl<H: HostOps> Backend for H {
                 }
                 _ => (&cache.own, layer),
             };
-            self.attend_expanded(&mla, query, kv_up, layer, cache, segments, tables, out)?;
+            self.attend_expanded(&mla, query, &kv_up.own, layer, cache, segments, tables, out)?;
         }
         if !plan.absorbed.is_empty() {
             let cache = &cache.own;
-            match &mut w.rank {
+            match w.rank.as_mut().filter(|rank| rank.splits_context()) {
                 Some(rank) => {
                     let rows = plan.tokens.len();
                     rank.attend_absorbed(self, &all, query, rows, kv_up, layer, cache, tables, out)?;
                 }
                 None => {
+                    let kv_up = &kv_up.own;
                     self.attend_absorbed(&mla, query, kv_up, layer, cache, &plan.absorbed, tables, out)?;
                 }
             }
@@ -459,8 +443,7 @@ impl<H: HostOps> Backend for H {
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         expect("logits", &[w.plan.logits_rows.len().max(rows.end)], &[w.plan.logits_rows.len()])?;
-        let HostWorkspace { shape, plan, normed, rank, logits, .. } = w;
-        head_logits(self, normed, &plan.logits_rows[rows], head, (rank, shape.vocab_size), logits)
+        HostOps::logits(self, &w.normed, &w.plan.logits_rows[rows], head, &mut w.logits)
     }
 
     fn open_slot(
@@ -487,21 +470,23 @@ impl<H: HostOps> Backend for H {
     fn sample(&mut self, rows: &SampleRows<'_>, w: &mut Self::Workspace) -> Result<Ticket, OpError> {
         let (sampler, scratch, vocab) = (&w.sampler, &w.scratch, w.shape.vocab_size);
         let logits = H::values(&w.logits);
-        let mine = w.rank.as_ref().map_or(0..rows.rows.len(), |rank| {
-            // Every rank has all logits: each rank samples a share of the rows.
-            rank.member.share().of(rows.rows.len(), 1)
-        });
-        let results: Vec<Mutex<RowResult>> = mine.clone().map(|_| Mutex::default()).collect();
-        self.for_each(mine.len(), &|worker, index| {
-            let mut scratch = scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
-            let result = sampler.row(&mut scratch, logits, vocab, rows, mine.start + index);
-            *results[index].lock().unwrap_or_else(PoisonError::into_inner) = result;
-        });
-        let results: Vec<RowResult> =
-            results.into_iter().map(|r| r.into_inner().unwrap_or_default()).collect();
-        let results = match &w.rank {
-            Some(rank) => rank.member.gather_rows("sample", &results)?,
-            None => results,
+        let results: Vec<RowResult> = match &mut w.rank {
+            Some(rank) => {
+                let width = rank.vocab.len();
+                let of = |row: &SampleRow| &logits[row.row.at() * width..(row.row.at() + 1) * width];
+                let logits: Vec<&[f32]> = rows.rows.iter().map(of).collect();
+                let wanted: Vec<_> = (0..rows.rows.len()).map(|row| sampler.wanted(rows, row)).collect();
+                rank.choose(self, &logits, &wanted)?.into_iter().map(RowResult::from).collect()
+            }
+            None => {
+                let results: Vec<Mutex<RowResult>> = rows.rows.iter().map(|_| Mutex::default()).collect();
+                self.for_each(results.len(), &|worker, index| {
+                    let mut scratch = scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
+                    let result = sampler.row(&mut scratch, logits, vocab, rows, index);
+                    *results[index].lock().unwrap_or_else(PoisonError::into_inner) = result;
+                });
+                results.into_iter().map(|r| r.into_inner().unwrap_or_default()).collect()
+            }
         };
         Ok(w.sampler.complete(rows, results))
     }
@@ -521,6 +506,17 @@ impl<H: HostOps> Rank for H {
         HostOps::load_experts(self, experts, first)
     }
 
+    fn load_rank_kv_up(
+        &mut self,
+        own: (&StoredMatrix<'_>, &MlaShape),
+        all: Option<(&StoredMatrix<'_>, &MlaShape)>,
+    ) -> Result<Self::KvUp, OpError> {
+        Ok(HostKvUp {
+            own: HostOps::load_kv_up(self, own.0, own.1)?,
+            all: all.map(|(weight, shape)| HostOps::load_kv_up(self, weight, shape)).transpose()?,
+        })
+    }
+
     fn allocate_rank_workspace(
         &mut self,
         shape: &ModelShape,
@@ -529,11 +525,14 @@ impl<H: HostOps> Rank for H {
         member: Member,
     ) -> Result<Self::Workspace, OpError> {
         let rank = RankState::new(self, shape, capacity, member)?;
-        let workspace = workspace(self, shape, &rank.mla, capacity, rope)?;
+        let workspace = workspace(self, shape, (&rank.mla, rank.vocab.len()), capacity, rope)?;
         Ok(HostWorkspace { rank: Some(rank), ..workspace })
     }
 
     fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {
+        if member.parallelism().context == ContextSplit::Whole {
+            return Backend::allocate_cache(self, shape);
+        }
         let own = RankCache::<H>::own_shape(shape, member.share())?;
         let rank = Some(RankCache::new(self, shape)?);
         Ok(HostCache { own: HostOps::allocate_cache(self, &own)?, shape: own, rank })
@@ -572,11 +571,11 @@ pub(super) fn write_block<H: HostOps>(
     layers.into_iter().try_for_each(|(layer, rows)| ops.write_cached(rows, layer, &slots, cache))
 }
 
-/// Activations of a backend with the heads of `mla`.
+/// Activations of a backend with the heads of `mla` and so many ids of the vocabulary.
 fn workspace<H: HostOps>(
     ops: &mut H,
     shape: &ModelShape,
-    mla: &MlaShape,
+    (mla, num_ids): (&MlaShape, usize),
     capacity: &Capacity,
     rope: &RopeTable,
 ) -> Result<HostWorkspace<H>, OpError> {
@@ -595,7 +594,7 @@ fn workspace<H: HostOps>(
         kv_a: ops.allocate(tokens, mla.latent_dim())?,
         attended: ops.allocate(tokens, mla.num_heads * mla.v_head_dim)?,
         routing: ops.allocate_routing(tokens, &shape.router)?,
-        logits: ops.allocate(capacity.max_logits_rows, shape.vocab_size)?,
+        logits: ops.allocate(capacity.max_logits_rows, num_ids)?,
         expert_norms: None,
         max_tokens: tokens,
         sampler: HostSampler::new(capacity.max_num_seqs),

@@ -421,7 +421,7 @@ impl<H: HostOps> DraftOps for H {
         let (d, eps) = (shape.hidden_size, shape.rms_norm_eps);
         let mut joined = vec![0.0; plan.num_rows() * 2 * d];
         match &weights.embed_tokens {
-            Some(own) => HostOps::embed(self, own, &draft.tokens, hidden)?,
+            Some(own) => workspace.embed(self, own, &draft.tokens, hidden, &mut draft.scratch)?,
             None => workspace.embed(self, table, &draft.tokens, hidden, &mut draft.scratch)?,
         }
         HostOps::norm(self, hidden, &weights.input_layernorm, eps, normed)?;
@@ -452,16 +452,18 @@ impl<H: HostOps> DraftOps for H {
         match (own, &weights.target_ids, logits) {
             (Some(head), Some(ids), Some(logits)) => {
                 HostOps::logits(self, normed, rows, head, logits)?;
+                let vocab = workspace.vocab();
                 scratch.clear();
-                scratch.resize(rows.len() * shape.vocab_size, f32::NEG_INFINITY);
-                let all = scratch.chunks_exact_mut(shape.vocab_size);
-                for (all, some) in all.zip(H::values(logits).chunks_exact(shape.draft_vocab_size)) {
-                    ids.iter().zip(some).for_each(|(id, logit)| all[*id as usize] = *logit);
+                scratch.resize(rows.len() * vocab.len(), f32::NEG_INFINITY);
+                let all = scratch.chunks_exact_mut(vocab.len());
+                for (own, some) in all.zip(H::values(logits).chunks_exact(shape.draft_vocab_size)) {
+                    let held = ids.iter().zip(some).filter(|(id, _)| vocab.contains(&(**id as usize)));
+                    held.for_each(|(id, logit)| own[*id as usize - vocab.start] = *logit);
                 }
                 self.write(scratch, workspace.logits_mut())?;
             }
             (Some(head), ..) => HostOps::logits(self, normed, rows, head, workspace.logits_mut())?,
-            (None, ..) => workspace.set_logits(self, normed, rows, table)?,
+            (None, ..) => HostOps::logits(self, normed, rows, table, workspace.logits_mut())?,
         }
         let out = workspace.logits_mut();
         if shape.logit_scale != 1.0 {

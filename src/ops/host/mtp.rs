@@ -81,6 +81,6 @@ impl<H: HostOps> MtpOps for H {
         own: &HostWorkspace<H>,
         target: &mut HostWorkspace<H>,
     ) -> Result<(), OpError> {
-        target.set_logits(self, &own.normed, &own.plan.logits_rows, head)
+        HostOps::logits(self, &own.normed, &own.plan.logits_rows, head, target.logits_mut())
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, Ticket, TokenId,
 };
 use perigee_decoding::guard::is_flat;
-use perigee_decoding::sampling::{Draw, History, Logprobs, Sampler};
+use perigee_decoding::sampling::{Chosen, Draw, History, Logprobs, Sampler, Wanted};
 
 /// Sampling state by slot, and outcomes not fetched yet.
 #[derive(Debug, Default)]
@@ -123,6 +123,24 @@ impl HostSampler {
         result
     }
 
+    /// What is wanted of a row, of ranks that choose together.
+    pub(super) fn wanted<'a>(&'a self, rows: &'a SampleRows<'a>, index: usize) -> Wanted<'a> {
+        let row = &rows.rows[index];
+        let slot = &self.slots[row.slot.at()];
+        Wanted {
+            draw: draw(row, slot, rows),
+            fixed: match row.rule {
+                Rule::Forced(token) | Rule::Score(token) => Some(token.0),
+                Rule::Draw | Rule::EndIfRankBelow(_) => None,
+            },
+            end: match row.rule {
+                Rule::EndIfRankBelow(rank) => Some((&slot.stops, rank)),
+                Rule::Draw | Rule::Forced(_) | Rule::Score(_) => None,
+            },
+            logprobs: (row.top != SampleRow::NO_LOGPROBS).then_some(row.top as usize),
+        }
+    }
+
     /// Adds the rows' tokens to their slots and keeps the outcomes for `fetch`.
     pub(super) fn complete(&mut self, rows: &SampleRows<'_>, results: Vec<RowResult>) -> Ticket {
         for (row, result) in rows.rows.iter().zip(&results) {
@@ -154,6 +172,25 @@ impl HostSampler {
             }
             return;
         }
+    }
+}
+
+impl From<Chosen> for RowResult {
+    fn from(chosen: Chosen) -> Self {
+        let mut flags = RowFlags::default();
+        let found = [
+            (!chosen.sound, RowFlags::NON_FINITE),
+            (chosen.flat, RowFlags::FLAT),
+            (chosen.ended, RowFlags::ENDED),
+        ];
+        found.into_iter().filter(|(found, _)| *found).for_each(|(_, flag)| flags = flags.with(flag));
+        let mut result = Self::default();
+        result.outcome = RowOutcome { token: TokenId(chosen.token), flags, ..result.outcome };
+        if let Some(scored) = chosen.logprobs {
+            (result.outcome.logprob, result.outcome.rank, result.top) =
+                (scored.logprob, scored.rank, scored.top);
+        }
+        result
     }
 }
 

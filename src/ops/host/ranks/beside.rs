@@ -3,13 +3,15 @@
 use std::sync::Mutex;
 
 use super::group::{Group, PerRank, Rank, RankStates, locked};
+use super::share::{self, Part};
 use crate::{
     BlockId, CacheShape, Capacity, DraftActivations, DraftInput, DraftMatrices, DraftOps, DraftShape,
     FusionMatrices, MemoryNeeds, ModelShape, MtpOps, OpError, Picture, RopeTable, StepPlan, TowerCapacity,
     TowerMatrices, TowerOps, TowerShape,
 };
 
-/// Every rank runs the whole draft, on a cache with every position; the network's table and head alone are shared, as everywhere.
+/// Every rank runs the whole draft, on a cache with every position, but for tables and heads of the whole vocabulary: most
+/// of a draft's weights, and shared as the network's are.
 impl<B: Rank> DraftOps for Group<B> {
     type Draft = RankStates<B::Draft>;
 
@@ -27,7 +29,20 @@ impl<B: Rank> DraftOps for Group<B> {
         capacity: &Capacity,
         cache: &CacheShape,
     ) -> Result<Self::Draft, OpError> {
-        let drafts = self.each(|_, rank| rank.load_draft(host, shape, rope, capacity, cache).map(Mutex::new));
+        let op = "load_draft";
+        let drafts = self.each(|share, rank| {
+            let ids = share.of(shape.vocab_size, 1);
+            let head = host.lm_head.as_ref().filter(|_| host.target_ids.is_none());
+            let [table, head] = [host.embed_tokens.as_ref(), head]
+                .map(|weight| weight.map(|weight| share::rows(op, weight, ids.clone())).transpose());
+            let (table, head) = (table?, head?);
+            let own = DraftMatrices {
+                embed_tokens: table.as_ref().map(Part::view),
+                lm_head: head.as_ref().map(Part::view).or_else(|| host.lm_head.clone()),
+                ..host.clone()
+            };
+            rank.load_draft(&own, shape, rope, capacity, cache).map(Mutex::new)
+        });
         drafts.map(RankStates)
     }
 

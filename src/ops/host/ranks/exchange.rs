@@ -3,12 +3,12 @@
 //! Invariant: all ranks call the same exchanges in the same order. Each rank computes sums itself, in rank order, so all ranks hold the
 //! same bits. A rank that fails abandons the exchange, and the others return an error instead of waiting.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use super::share::Share;
-use crate::OpError;
-use crate::host::sampler::RowResult;
+use crate::{OpError, Parallelism};
 
 /// Iterations of the spin hint before a waiting rank sleeps: some tens of microseconds. Where ranks have processors of their own they
 /// meet sooner; where they share them, the one that is waited for needs this one's.
@@ -28,7 +28,9 @@ pub(super) struct Meeting {
     woken: Condvar,
     floats: Vec<RwLock<Vec<f32>>>,
     bytes: Vec<RwLock<Vec<u8>>>,
-    rows: Vec<RwLock<Vec<RowResult>>>,
+    words: Vec<RwLock<Vec<u64>>>,
+    /// Bytes that ranks have deposited, by operation.
+    deposited: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Meeting {
@@ -42,7 +44,8 @@ impl Meeting {
             woken: Condvar::new(),
             floats: (0..world).map(|_| RwLock::default()).collect(),
             bytes: (0..world).map(|_| RwLock::default()).collect(),
-            rows: (0..world).map(|_| RwLock::default()).collect(),
+            words: (0..world).map(|_| RwLock::default()).collect(),
+            deposited: Mutex::default(),
         }
     }
 
@@ -56,6 +59,11 @@ impl Meeting {
     pub(super) fn reset(&self) {
         self.arrived.store(0, Ordering::SeqCst);
         self.abandoned.store(false, Ordering::SeqCst);
+    }
+
+    /// Bytes that ranks have deposited so far, by operation.
+    pub(super) fn deposited(&self) -> BTreeMap<&'static str, u64> {
+        self.deposited.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns when every rank has called it.
@@ -107,6 +115,8 @@ impl Meeting {
         own: &[T],
         mut read: impl FnMut(usize, &[T]),
     ) -> Result<(), OpError> {
+        let bytes = std::mem::size_of_val(own) as u64;
+        *self.deposited.lock().unwrap_or_else(PoisonError::into_inner).entry(op).or_default() += bytes;
         {
             let mut place = table[rank].write().unwrap_or_else(PoisonError::into_inner);
             place.clear();
@@ -125,13 +135,19 @@ impl Meeting {
 #[derive(Debug, Clone)]
 pub struct Member {
     share: Share,
+    parallelism: Parallelism,
     meeting: Arc<Meeting>,
 }
 
 impl Member {
     /// Rank `share` of the group of `meeting`.
-    pub(super) fn new(share: Share, meeting: Arc<Meeting>) -> Self {
-        Self { share, meeting }
+    pub(super) fn new(share: Share, parallelism: Parallelism, meeting: Arc<Meeting>) -> Self {
+        Self { share, parallelism, meeting }
+    }
+
+    /// How the ranks share the network.
+    pub fn parallelism(&self) -> Parallelism {
+        self.parallelism
     }
 
     /// Rank and number of ranks.
@@ -173,16 +189,14 @@ impl Member {
         self.meeting.exchange(op, &self.meeting.bytes, self.share.rank, own, read)
     }
 
-    /// The sampled rows of all ranks, one after the other.
-    pub(in crate::host) fn gather_rows(
+    /// As [`Member::exchange`], of words.
+    pub(in crate::host) fn exchange_words(
         &self,
         op: &'static str,
-        own: &[RowResult],
-    ) -> Result<Vec<RowResult>, OpError> {
-        let mut all = Vec::new();
-        let read = |_, rows: &[RowResult]| all.extend_from_slice(rows);
-        self.meeting.exchange(op, &self.meeting.rows, self.share.rank, own, read)?;
-        Ok(all)
+        own: &[u64],
+        read: impl FnMut(usize, &[u64]),
+    ) -> Result<(), OpError> {
+        self.meeting.exchange(op, &self.meeting.words, self.share.rank, own, read)
     }
 }
 
@@ -196,7 +210,8 @@ mod tests {
         std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..3)
                 .map(|rank| {
-                    let member = Member::new(Share { rank, world: 3 }, meeting.clone());
+                    let member =
+                        Member::new(Share { rank, world: 3 }, Parallelism::default_of(3), meeting.clone());
                     scope.spawn(move || {
                         let mut total = Vec::new();
                         for round in 0..500 {
@@ -213,7 +228,8 @@ mod tests {
     #[test]
     fn a_rank_that_fails_keeps_nobody_waiting() {
         let meeting = Arc::new(Meeting::new(2));
-        let member = |rank| Member::new(Share { rank, world: 2 }, meeting.clone());
+        let member =
+            |rank| Member::new(Share { rank, world: 2 }, Parallelism::default_of(2), meeting.clone());
         std::thread::scope(|scope| {
             let waiting = member(0);
             let waiting = scope.spawn(move || waiting.sum("test", &[1.0], &mut Vec::new()));

@@ -5,13 +5,15 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use std::collections::BTreeMap;
+
 use super::exchange::{Meeting, Member};
 use super::share::{self, Part, Share};
 use crate::{
-    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ExpertMatrices,
-    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
-    RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId,
-    Upcoming, expect,
+    Activation, AttentionExchange, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity,
+    ContextSplit, ExpertMatrices, ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes,
+    Parallelism, Preferences, QueryMatrices, RopeTable, Routed, RouterShape, SampleRows, SeqSlot, SlotSpec,
+    Split, StepPlan, Storage, Ticket, TokenId, Upcoming, expect,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -26,6 +28,13 @@ pub trait Rank: Backend {
         experts: &[ExpertMatrices<'_>],
         first: usize,
     ) -> Result<Self::Experts, OpError>;
+
+    /// Uploads W_UK and W_UV of this rank's heads, and of `all` where the ranks exchange heads.
+    fn load_rank_kv_up(
+        &mut self,
+        own: (&StoredMatrix<'_>, &MlaShape),
+        all: Option<(&StoredMatrix<'_>, &MlaShape)>,
+    ) -> Result<Self::KvUp, OpError>;
 
     /// A workspace whose operations exchange values with the other ranks.
     fn allocate_rank_workspace(
@@ -46,6 +55,9 @@ pub struct Group<B> {
     pool: ThreadPool,
     pub(super) ranks: Vec<Mutex<B>>,
     meeting: Arc<Meeting>,
+    parallelism: Parallelism,
+    /// Ids of the network.
+    vocab_size: usize,
     /// Buffer of the last read values.
     values: Vec<f32>,
 }
@@ -59,8 +71,10 @@ pub struct RankStates<T>(pub(super) Vec<Mutex<T>>);
 /// Experts of one layer, split over ranks.
 pub struct GroupExperts<T> {
     ranks: Vec<T>,
-    split: ExpertSplit,
-    num_experts: usize,
+    /// The experts that each rank has, or has a part of.
+    held: Vec<Range<usize>>,
+    /// Whether experts are cut by inner units.
+    is_cut: bool,
 }
 
 impl<T> RankStates<T> {
@@ -86,18 +100,39 @@ impl Drop for Abandon<'_> {
 }
 
 impl<B: Rank> Group<B> {
-    /// A group of these ranks, in their order.
+    /// A group of these ranks, in their order, with whole experts and positions in parts.
     ///
     /// Errors: [`OpError::Device`] if the system starts too few threads.
     pub fn new(ranks: Vec<B>) -> Result<Self, OpError> {
+        let parallelism = Parallelism::default_of(ranks.len().max(1));
+        Self::with(ranks, parallelism)
+    }
+
+    /// A group of these ranks that shares a network so.
+    ///
+    /// Errors: [`OpError::Device`] if the system starts too few threads, or the groups of experts do not divide the ranks.
+    pub fn with(ranks: Vec<B>, parallelism: Parallelism) -> Result<Self, OpError> {
         let world = ranks.len().max(1);
+        let groups = parallelism.expert_groups;
+        if groups == 0 || !world.is_multiple_of(groups) {
+            let text = format!(
+                "{groups} groups of experts (parallel.expert) do not divide {world} ranks (device.ranks)"
+            );
+            return Err(OpError::Device { op: "ranks", code: 0, text, fatal: true });
+        }
         let pool = ThreadPool::new("rank", world);
         if pool.num_threads() != ranks.len() {
             let text = format!("{} of {} threads could be started", pool.num_threads(), ranks.len());
             return Err(OpError::Device { op: "ranks", code: 0, text, fatal: true });
         }
         let meeting = Arc::new(Meeting::new(world));
-        Ok(Self { pool, ranks: ranks.into_iter().map(Mutex::new).collect(), meeting, values: Vec::new() })
+        let ranks = ranks.into_iter().map(Mutex::new).collect();
+        Ok(Self { pool, ranks, meeting, parallelism, vocab_size: 0, values: Vec::new() })
+    }
+
+    /// Bytes that the ranks have given one another so far, by operation.
+    pub fn exchanged(&self) -> BTreeMap<&'static str, u64> {
+        self.meeting.deposited()
     }
 
     /// Runs `work` on every rank; results in rank order. Errors: the first error that is not the
@@ -206,18 +241,32 @@ impl<B: Rank> Storage for Group<B> {
 impl<B: Rank> Backend for Group<B> {
     const ENQUEUES: bool = B::ENQUEUES;
 
-    /// The memory of one backend per rank, whose activations are mostly whole; a further copy of
-    /// the weights in front of the heads and of the routers for each rank but one; one layer of the
-    /// cache for each rank.
+    /// The memory of one backend per rank, whose activations are mostly whole, and whose logits are in parts; a further
+    /// copy for each rank but one of the weights in front of the heads and of the routers, and of W_UK and W_UV where heads
+    /// are exchanged; the cache on every rank, or in parts with one layer of it for each rank.
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let world = self.ranks.len() as u64;
+        let (world, layers) = (self.ranks.len() as u64, cache.num_layers);
         let one = locked(&self.ranks[0]).memory_needs(shape, capacity, cache);
-        let whole = shape.q_lora_rank.unwrap_or(0) + shape.mla.latent_dim() + shape.router.num_experts;
-        let weights = 4 * (cache.num_layers * shape.hidden_size * whole) as u64;
-        MemoryNeeds {
-            workspace_bytes: world * one.workspace_bytes + (world - 1) * weights,
-            cache_bytes: one.cache_bytes + world * one.cache_bytes / cache.num_layers.max(1) as u64,
-        }
+        let mla = &shape.mla;
+        let whole = shape.q_lora_rank.unwrap_or(0) + mla.latent_dim() + shape.router.num_experts;
+        let mut copies = layers * shape.hidden_size * whole;
+        let logits = (4 * capacity.max_logits_rows * shape.vocab_size) as u64;
+        // Scratch of the choice: two values a logit.
+        let mut workspace_bytes = world * one.workspace_bytes - (world - 1) * logits + 2 * logits;
+        let cache_bytes = match self.parallelism.context {
+            ContextSplit::Whole => world * one.cache_bytes,
+            ContextSplit::Split(exchange) => {
+                if exchange == AttentionExchange::Heads {
+                    let head = mla.qk_nope_head_dim + mla.v_head_dim;
+                    copies += layers * mla.num_heads * head * mla.kv_lora_rank;
+                    let activations = mla.num_heads * (head + mla.qk_rope_head_dim);
+                    workspace_bytes += world * (4 * capacity.max_tokens * activations) as u64;
+                }
+                one.cache_bytes + world * one.cache_bytes / layers.max(1) as u64
+            }
+        };
+        workspace_bytes += (world - 1) * 4 * copies as u64;
+        MemoryNeeds { workspace_bytes, cache_bytes }
     }
 
     fn preferences(&self) -> Preferences {
@@ -277,10 +326,11 @@ impl<B: Rank> Backend for Group<B> {
     fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
         let op = "load_kv_up";
         let [out, _] = share::sizes(op, host)?;
+        let by_heads = self.parallelism.context == ContextSplit::Split(AttentionExchange::Heads);
         let weights = self.each(|share, rank| {
             let (own, num_heads) = own_heads(share, shape);
             let rows = share::rows(op, host, part(op, share, out, num_heads)?)?;
-            rank.load_kv_up(&rows.view(), &own)
+            rank.load_rank_kv_up((&rows.view(), &own), by_heads.then_some((host, shape)))
         });
         weights.map(PerRank)
     }
@@ -299,25 +349,31 @@ impl<B: Rank> Backend for Group<B> {
         experts: &[ExpertMatrices<'_>],
         split: ExpertSplit,
     ) -> Result<Self::Experts, OpError> {
-        let ranks = self.each(|share, rank| match split {
-            ExpertSplit::Experts => {
-                let own = share.of(experts.len(), 1);
-                rank.load_expert_range(&experts[own.clone()], own.start)
+        // Groups of ranks that have whole experts together; a rank is one of `within` that cut them.
+        let groups = match split {
+            ExpertSplit::Experts => self.parallelism.expert_groups,
+            ExpertSplit::Units => 1,
+        };
+        let within = self.ranks.len() / groups;
+        let held = |rank: usize| Share { rank: rank / within, world: groups }.of(experts.len(), 1);
+        let ranks = self.each(|share, rank| {
+            let (own, first) = (&experts[held(share.rank)], held(share.rank).start);
+            if within == 1 {
+                return rank.load_expert_range(own, first);
             }
-            ExpertSplit::Units => {
-                let parts = experts.iter().map(|ffn| units(share, ffn)).collect::<Result<Vec<_>, _>>()?;
-                let own: Vec<_> = parts
-                    .iter()
-                    .map(|[gate, up, down]| ExpertMatrices {
-                        gate_proj: gate.view(),
-                        up_proj: up.view(),
-                        down_proj: down.view(),
-                    })
-                    .collect();
-                rank.load_experts(&own, split)
-            }
+            let share = Share { rank: share.rank % within, world: within };
+            let parts = own.iter().map(|ffn| units(share, ffn)).collect::<Result<Vec<_>, _>>()?;
+            let own: Vec<_> = parts
+                .iter()
+                .map(|[gate, up, down]| ExpertMatrices {
+                    gate_proj: gate.view(),
+                    up_proj: up.view(),
+                    down_proj: down.view(),
+                })
+                .collect();
+            rank.load_expert_range(&own, first)
         })?;
-        Ok(GroupExperts { ranks, split, num_experts: experts.len() })
+        Ok(GroupExperts { held: (0..self.ranks.len()).map(held).collect(), ranks, is_cut: within > 1 })
     }
 
     fn allocate_workspace(
@@ -326,18 +382,20 @@ impl<B: Rank> Backend for Group<B> {
         capacity: &Capacity,
         rope: &RopeTable,
     ) -> Result<Self::Workspace, OpError> {
-        let meeting = self.meeting.clone();
+        let (meeting, parallelism) = (self.meeting.clone(), self.parallelism);
+        self.vocab_size = shape.vocab_size;
         let states = self.each(|share, rank| {
-            let member = Member::new(share, meeting.clone());
+            let member = Member::new(share, parallelism, meeting.clone());
             rank.allocate_rank_workspace(shape, capacity, rope, member).map(Mutex::new)
         });
         states.map(RankStates)
     }
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
-        let meeting = self.meeting.clone();
+        let (meeting, parallelism) = (self.meeting.clone(), self.parallelism);
         let states = self.each(|share, rank| {
-            rank.allocate_rank_cache(shape, &Member::new(share, meeting.clone())).map(Mutex::new)
+            let member = Member::new(share, parallelism, meeting.clone());
+            rank.allocate_rank_cache(shape, &member).map(Mutex::new)
         });
         states.map(RankStates)
     }
@@ -346,25 +404,34 @@ impl<B: Rank> Backend for Group<B> {
         self.on_each(|at, rank| rank.set_cache_scales(&mut cache.at(at), exponents))
     }
 
+    /// The parts of all ranks, or one rank's where all have the same.
     fn block_bytes(&self, cache: &Self::Cache) -> usize {
-        self.rank_block_bytes(cache).iter().sum()
+        let bytes = self.rank_block_bytes(cache);
+        match self.parallelism.context {
+            ContextSplit::Split(_) => bytes.iter().sum(),
+            ContextSplit::Whole => bytes[0],
+        }
     }
 
     fn start_block_read(&mut self, block: BlockId, cache: &Self::Cache) -> Result<Self::BlockRead, OpError> {
-        self.each(|at, rank| rank.start_block_read(block, &cache.at(at))).map(PerRank)
+        let read = self.each(|at, rank| rank.start_block_read(block, &cache.at(at)))?;
+        Ok(PerRank(read))
     }
 
     fn finish_block_read(&mut self, read: Self::BlockRead, out: &mut Vec<u8>) -> Result<(), OpError> {
         // On all ranks at once: what one waits for may exchange values with the others.
         let reads: Vec<Mutex<Option<B::BlockRead>>> =
             read.0.into_iter().map(|read| Mutex::new(Some(read))).collect();
-        let parts = self.each(|at, rank| {
+        let mut parts = self.each(|at, rank| {
             let mut part = Vec::new();
             if let Some(read) = reads.get(at.rank).and_then(|read| locked(read).take()) {
                 rank.finish_block_read(read, &mut part)?;
             }
             Ok(part)
         })?;
+        if self.parallelism.context == ContextSplit::Whole {
+            parts.truncate(1);
+        }
         out.extend(parts.concat());
         Ok(())
     }
@@ -376,6 +443,10 @@ impl<B: Rank> Backend for Group<B> {
         cache: &mut Self::Cache,
     ) -> Result<(), OpError> {
         let bytes = self.rank_block_bytes(cache);
+        if self.parallelism.context == ContextSplit::Whole {
+            expect("write_block", &[bytes[0]], &[content.len()])?;
+            return self.on_each(|at, rank| rank.write_block(block, content, &mut cache.at(at)));
+        }
         expect("write_block", &[bytes.iter().sum()], &[content.len()])?;
         self.on_each(|at, rank| {
             let first: usize = bytes[..at.rank].iter().sum();
@@ -537,9 +608,24 @@ fn own_heads(share: Share, shape: &MlaShape) -> (MlaShape, usize) {
 
 impl<B: Rank + Calibrate> Calibrate for Group<B> {
     fn read<'a>(&'a mut self, what: Activation, w: &'a Self::Workspace) -> Result<&'a [f32], OpError> {
-        let first = Share { rank: 0, world: self.ranks.len() };
         self.values.clear();
-        self.values.extend_from_slice(locked(&self.ranks[0]).read(what, &w.at(first))?);
+        match what {
+            Activation::Hidden | Activation::Normed => {
+                let first = Share { rank: 0, world: self.ranks.len() };
+                self.values.extend_from_slice(locked(&self.ranks[0]).read(what, &w.at(first))?);
+            }
+            // In parts: each rank has those of its ids.
+            Activation::Logits => {
+                let parts = self.each(|at, rank| Ok(rank.read(what, &w.at(at))?.to_vec()))?;
+                let num_rows = parts.iter().map(Vec::len).sum::<usize>() / self.vocab_size.max(1);
+                for row in 0..num_rows {
+                    for part in &parts {
+                        let width = part.len() / num_rows;
+                        self.values.extend_from_slice(&part[row * width..][..width]);
+                    }
+                }
+            }
+        }
         Ok(&self.values)
     }
 
@@ -553,6 +639,10 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
         routed: &Self::Experts,
         w: &mut Self::Workspace,
     ) -> Result<Routed, OpError> {
+        // The norm of a sum is not a sum of norms.
+        if routed.is_cut {
+            return Err(OpError::CutExperts { op: "route" });
+        }
         let ranks =
             self.each(|at, rank| rank.route(&router.0[at.rank], &routed.ranks[at.rank], &mut w.at(at)))?;
         // The rank that holds an expert computes its norm; the norm is 0 on the other ranks.
@@ -576,10 +666,7 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
         w: &Self::Workspace,
     ) -> Result<f32, OpError> {
         let peaks = self.each(|at, rank| {
-            let own = match weights.split {
-                ExpertSplit::Units => 0..weights.num_experts,
-                ExpertSplit::Experts => at.of(weights.num_experts, 1),
-            };
+            let own = &weights.held[at.rank];
             match own.contains(&expert) {
                 true => rank.inner_peak(rows, &weights.ranks[at.rank], expert - own.start, &w.at(at)),
                 false => Ok(0.0),

@@ -2,16 +2,21 @@
 //! inside its operations.
 //!
 //! Heads, the inner units of dense and shared FFNs, experts and the vocabulary are split over
-//! ranks. The cache is split by sequence: of each block, rank `r` of `world` holds the `r`-th part
-//! of the positions. The rank of a position thus depends on the position alone and not on the
+//! ranks. The cache is whole on every rank, or split by sequence: of each block, rank `r` of `world` then holds
+//! the `r`-th part of the positions. The rank of a position thus depends on the position alone and not on the
 //! block's id, and the bits of a result do not depend on which blocks were free.
 
 use std::ops::Range;
 
+use super::choice::Choice;
 use super::exchange::Member;
 use super::share::Share;
+use crate::host::backend::HostKvUp;
 use crate::host::ops::HostOps;
-use crate::{CacheShape, Capacity, KvSlot, LatentSpan, MlaShape, ModelShape, OpError, Segment};
+use crate::{
+    AttentionExchange, CacheShape, Capacity, ContextSplit, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
+    Segment,
+};
 
 /// State of a rank's workspace in addition to that of a lone backend.
 pub(in crate::host) struct RankState<H: HostOps> {
@@ -24,12 +29,21 @@ pub(in crate::host) struct RankState<H: HostOps> {
     part_len: usize,
     /// `[T, D]`: partial sums of the residual stream.
     pub(in crate::host) partial: H::Buffer,
-    /// `[S, vocab.len()]`.
-    pub(in crate::host) logits: H::Buffer,
+    /// Of ranks that exchange heads.
+    heads: Option<HeadBuffers<H>>,
+    pub(super) choice: Choice,
     /// `[n]`: rows in absorbed form, and their keys on this rank.
     rows: Vec<u32>,
     spans: Vec<LatentSpan>,
     floats: [Vec<f32>; 3],
+}
+
+/// Activations of all heads, of rows in absorbed form.
+struct HeadBuffers<H: HostOps> {
+    /// `[n, H * (N + R)]`.
+    query: H::Buffer,
+    /// `[n, H * V]`.
+    attended: H::Buffer,
 }
 
 /// The cache of a rank: its own positions, and one layer with the positions of all ranks for
@@ -80,13 +94,26 @@ impl<H: HostOps> RankState<H> {
     ) -> Result<Self, OpError> {
         let share = member.share();
         let vocab = share.of(shape.vocab_size, 1);
-        let num_heads = share.of(shape.mla.num_heads, 1).len();
+        let (all, tokens) = (shape.mla, capacity.max_tokens);
+        let num_heads = share.of(all.num_heads, 1).len();
+        let context = member.parallelism().context;
         Ok(Self {
-            mla: MlaShape { num_heads, ..shape.mla },
-            partial: ops.allocate(capacity.max_tokens, shape.hidden_size)?,
-            logits: ops.allocate(capacity.max_logits_rows, vocab.len())?,
+            mla: MlaShape { num_heads, ..all },
+            partial: ops.allocate(tokens, shape.hidden_size)?,
+            heads: match context {
+                ContextSplit::Split(AttentionExchange::Heads) => Some(HeadBuffers {
+                    query: ops
+                        .allocate(tokens, all.num_heads * (all.qk_nope_head_dim + all.qk_rope_head_dim))?,
+                    attended: ops.allocate(tokens, all.num_heads * all.v_head_dim)?,
+                }),
+                ContextSplit::Split(AttentionExchange::Latents) | ContextSplit::Whole => None,
+            },
             vocab,
-            part_len: part_len(capacity.block_size, share.world)?,
+            part_len: match context {
+                ContextSplit::Whole => capacity.block_size,
+                ContextSplit::Split(_) => part_len(capacity.block_size, share.world)?,
+            },
+            choice: Choice::default(),
             member,
             rows: Vec::new(),
             spans: Vec::new(),
@@ -97,6 +124,9 @@ impl<H: HostOps> RankState<H> {
     /// Begins a step's attention: `slots` become this rank's slots, [`KvSlot::PAD`] for rows that
     /// other ranks hold; a padded row stays one.
     pub(in crate::host) fn begin(&mut self, slots: &mut [u32], absorbed: &[Segment]) {
+        if !self.splits_context() {
+            return;
+        }
         let share = self.member.share();
         let block_size = self.part_len * share.world;
         for slot in slots.iter_mut().filter(|slot| **slot != KvSlot::PAD.0) {
@@ -115,6 +145,11 @@ impl<H: HostOps> RankState<H> {
             });
             self.rows.extend(segment.rows.clone().map(|row| row as u32));
         }
+    }
+
+    /// Whether this rank holds a part of the positions.
+    pub(in crate::host) fn splits_context(&self) -> bool {
+        self.member.parallelism().context != ContextSplit::Whole
     }
 
     /// `hidden += sum_ranks(partial)`.
@@ -184,13 +219,18 @@ impl<H: HostOps> RankState<H> {
         all: &MlaShape,
         q: &H::Buffer,
         num_rows: usize,
-        kv_up: &H::KvUp,
+        kv_up: &HostKvUp<H>,
         layer: usize,
         cache: &H::Cache,
         block_tables: &[u32],
         out: &mut H::Buffer,
     ) -> Result<(), OpError> {
+        if let (Some(all_heads), true) = (&kv_up.all, self.heads.is_some()) {
+            let call = (num_rows, layer, cache, block_tables);
+            return self.attend_absorbed_by_heads(ops, all, q, (all_heads, &kv_up.own), call, out);
+        }
         let op = "attend_absorbed";
+        let kv_up = &kv_up.own;
         let Self { member, mla, rows, spans, floats, .. } = self;
         let [own, queries, partial] = floats;
         let (n, share) = (rows.len(), member.share());
@@ -228,26 +268,80 @@ impl<H: HostOps> RankState<H> {
         ops.project_latents(mla, latents, kv_up, rows, num_rows, out)
     }
 
-    /// Gathers the logits of all ids: from `[S, vocab.len()]` of every rank to `[S, vocab]`.
-    pub(in crate::host) fn gather_logits(
+    /// As [`RankState::attend_absorbed`], where queries and partial results of heads are exchanged: each rank takes all of
+    /// them into the latent space, and its partial sums out of it.
+    fn attend_absorbed_by_heads(
         &mut self,
         ops: &mut H,
-        vocab_size: usize,
-        logits: &mut H::Buffer,
+        all: &MlaShape,
+        q: &H::Buffer,
+        (all_heads, own_heads): (&H::KvUp, &H::KvUp),
+        (num_rows, layer, cache, block_tables): (usize, usize, &H::Cache, &[u32]),
+        out: &mut H::Buffer,
     ) -> Result<(), OpError> {
-        let [all, ..] = &mut self.floats;
-        let own = H::values(&self.logits);
-        let num_rows = own.len() / self.vocab.len();
-        all.clear();
-        all.resize(num_rows * vocab_size, 0.0);
-        let share = self.member.share();
-        self.member.exchange("logits", own, |rank, theirs| {
-            let ids = Share { rank, ..share }.of(vocab_size, 1);
-            for (to, from) in all.chunks_exact_mut(vocab_size).zip(theirs.chunks_exact(ids.len())) {
-                to[ids.clone()].copy_from_slice(from);
+        let op = "attend_absorbed";
+        let Self { member, mla, rows, spans, floats, heads: Some(buffers), .. } = self else {
+            return Ok(());
+        };
+        let [own, queries, partial] = floats;
+        let (n, share) = (rows.len(), member.share());
+        let head = all.qk_nope_head_dim + all.qk_rope_head_dim;
+        let of = |rank: usize| Share { rank, ..share }.of(all.num_heads, 1);
+        own.clear();
+        let width = mla.num_heads * head;
+        rows.iter().for_each(|row| own.extend_from_slice(&H::values(q)[*row as usize * width..][..width]));
+        queries.clear();
+        queries.resize(n * all.num_heads * head, 0.0);
+        member.exchange(op, own, |rank, theirs| {
+            let heads = of(rank);
+            let rows = theirs.chunks_exact(heads.len() * head);
+            for (to, from) in queries.chunks_exact_mut(all.num_heads * head).zip(rows) {
+                to[heads.start * head..heads.end * head].copy_from_slice(from);
             }
         })?;
-        ops.write(all, logits)
+        ops.write(queries, &mut buffers.query)?;
+        let places: Vec<u32> = (0..n as u32).collect();
+        ops.latent_queries(all, &buffers.query, all_heads, &places, queries)?;
+        ops.attend_latents(all, queries, all_heads, layer, cache, spans, block_tables, partial)?;
+
+        let (c, v) = (all.kv_lora_rank, all.v_head_dim);
+        let latents = queries;
+        latents.clear();
+        for part in partial.chunks_exact(2 + c) {
+            // A rank without keys of a row has the sum 0.
+            let scale = if part[1] > 0.0 { 1.0 / part[1] } else { 0.0 };
+            latents.extend(part[2..].iter().map(|value| value * scale));
+        }
+        ops.project_latents(all, latents, all_heads, &places, n, &mut buffers.attended)?;
+        own.clear();
+        let values = H::values(&buffers.attended).chunks_exact(v);
+        for (part, values) in partial.chunks_exact(2 + c).zip(values) {
+            own.extend([part[0], part[1]]);
+            own.extend(values.iter().map(|value| value * part[1]));
+        }
+        let heads = of(share.rank);
+        let merged = latents;
+        merged.clear();
+        merged.resize(n * mla.num_heads * (2 + v), 0.0);
+        merged.chunks_exact_mut(2 + v).for_each(|part| part[0] = f32::NEG_INFINITY);
+        // Each rank needs what all others have of its own heads.
+        member.exchange(op, own, |_, theirs| {
+            let rows = theirs.chunks_exact(all.num_heads * (2 + v));
+            for (to, from) in merged.chunks_exact_mut(mla.num_heads * (2 + v)).zip(rows) {
+                let from = from[heads.start * (2 + v)..heads.end * (2 + v)].chunks_exact(2 + v);
+                to.chunks_exact_mut(2 + v).zip(from).for_each(|(to, from)| merge(to, from));
+            }
+        })?;
+        // Sets the number of rows, and none of them.
+        ops.project_latents(mla, &[], own_heads, &[], num_rows, out)?;
+        let width = mla.num_heads * v;
+        for (row, merged) in rows.iter().zip(merged.chunks_exact(mla.num_heads * (2 + v))) {
+            let out = &mut H::values_mut(out)[*row as usize * width..][..width];
+            for (out, part) in out.chunks_exact_mut(v).zip(merged.chunks_exact(2 + v)) {
+                out.iter_mut().zip(&part[2..]).for_each(|(out, value)| *out = value / part[1]);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,70 @@
+//! How ranks share a model.
+
+use perigee_ops::{AttentionExchange, ContextSplit, Parallelism};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the ranks of device.ranks hold. All of them cut heads, the vocabulary, and the inner units of dense and shared FFNs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ParallelConfig {
+    /// Ranks that the cached tokens of a sequence are divided among: as many as device.ranks = each rank has a part of every block,
+    /// which leaves room for as many times more tokens and costs an exchange a layer; 1 = every rank has all of them and
+    /// attends with its own heads alone. 0 = as many as device.ranks.
+    pub context: usize,
+    /// Groups of ranks that the routed experts are divided among, each expert as a whole in one group and cut over its ranks: as many as
+    /// device.ranks = whole experts on single ranks, 1 = every expert cut over all ranks, so that each works as much as the
+    /// others whatever the router chooses. Divides device.ranks. 0 = as many as device.ranks.
+    pub expert: usize,
+    /// What ranks with parts of the cached tokens exchange while decoding: latents = queries and partial results in the latent
+    /// space; heads = those of the heads, a third of the bytes, where every rank also holds W_UK and W_UV of all heads (0.8 GB of
+    /// Kimi K2) and takes all heads into the latent space and out of it. auto = latents. Results differ by rounding.
+    pub attention_exchange: AttentionExchangeChoice,
+}
+
+/// What ranks exchange while decoding.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionExchangeChoice {
+    /// Latents.
+    #[default]
+    Auto,
+    /// In the latent space.
+    Latents,
+    /// Of the heads.
+    Heads,
+}
+
+impl ParallelConfig {
+    /// Problems with so many ranks, as (key, limit).
+    pub fn validate(&self, ranks: usize) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        if ![0, 1, ranks].contains(&self.context) {
+            problems.push(("context", format!("must be 0, 1 or device.ranks ({ranks})")));
+        }
+        if self.expert != 0 && !ranks.is_multiple_of(self.expert) {
+            problems.push(("expert", format!("must divide device.ranks ({ranks}), or be 0")));
+        }
+        problems
+    }
+
+    /// Whether the cached tokens of a sequence are divided.
+    pub fn splits_context(&self, ranks: usize) -> bool {
+        ranks > 1 && self.context != 1
+    }
+
+    /// How so many ranks share a model.
+    pub fn resolve(&self, ranks: usize) -> Parallelism {
+        let exchange = match self.attention_exchange {
+            AttentionExchangeChoice::Auto | AttentionExchangeChoice::Latents => AttentionExchange::Latents,
+            AttentionExchangeChoice::Heads => AttentionExchange::Heads,
+        };
+        Parallelism {
+            expert_groups: if self.expert == 0 { ranks } else { self.expert },
+            context: match self.splits_context(ranks) {
+                true => ContextSplit::Split(exchange),
+                false => ContextSplit::Whole,
+            },
+        }
+    }
+}
