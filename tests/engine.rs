@@ -78,6 +78,7 @@ pub(crate) fn options() -> EngineOptions {
         tower: None,
         tiers: None,
         launch_times: None,
+        memory_utilization: 1.0,
         speculation: perigee_decoding::speculation::Config::off(),
     }
 }

@@ -55,6 +55,7 @@ fn start() -> Nano {
         tower: None,
         tiers: None,
         launch_times: None,
+        memory_utilization: 1.0,
         speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

@@ -208,6 +208,7 @@ fn sampled_replies(
         tower: None,
         tiers: None,
         launch_times: None,
+        memory_utilization: 1.0,
         speculation,
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

@@ -79,6 +79,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         tower: None,
         tiers: None,
         launch_times: None,
+        memory_utilization: 1.0,
         speculation: perigee_decoding::speculation::Config::off(),
     }
 }

@@ -14,6 +14,8 @@ pub struct Equipped<B: Backend> {
     pub(super) backend: B,
     /// Element type of the cache unless the settings name another.
     pub(super) cache_dtype: CacheDType,
+    /// Bytes of the devices' memory; 0: it is the host's.
+    pub(super) device_bytes: u64,
     /// How the backend wants the weights, and where it reports them.
     pub(super) uploads: Uploads,
 }
@@ -21,7 +23,12 @@ pub struct Equipped<B: Backend> {
 impl<B: Backend> Equipped<B> {
     /// Only the backend, with a cache of `cache_dtype` unless the settings name another.
     pub fn new(backend: B, cache_dtype: CacheDType) -> Self {
-        Self { backend, cache_dtype, uploads: Uploads::default() }
+        Self { backend, cache_dtype, device_bytes: 0, uploads: Uploads::default() }
+    }
+
+    /// On devices with so much memory together.
+    pub(super) fn on_devices(self, device_bytes: u64) -> Self {
+        Self { device_bytes, ..self }
     }
 
     /// With weights that come in an order of its own, and are reported.

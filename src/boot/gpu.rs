@@ -105,6 +105,11 @@ impl Gpu {
         &self.device.name
     }
 
+    /// Bytes of the device's whole memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.device.memory_bytes
+    }
+
     /// Why weights of so many bytes cannot lie on the device. By its whole memory, without opening it: how much of it is free, and what
     /// else the model needs, is the memory plan's to say.
     pub(crate) fn lacks_room(&self, weights_bytes: u64) -> Option<String> {

@@ -34,11 +34,12 @@ impl Memory {
         }
     }
 
-    /// Free memory of a device, which serves nothing else: recorded graphs and what allocations lose to their
-    /// granularity are set aside.
-    pub fn device(available_bytes: u64) -> Self {
+    /// Free memory of a device: recorded graphs and what allocations lose to their granularity are set aside. Of the
+    /// device's whole memory a share of `utilization` may be in use, by whomever.
+    pub fn device(free_bytes: u64, whole_bytes: u64, utilization: f64) -> Self {
+        let kept_free = (whole_bytes as f64 * (1.0 - utilization)).ceil() as u64;
         Self {
-            available_bytes,
+            available_bytes: free_bytes.saturating_sub(kept_free),
             process_bytes: 1 << 30,
             auto_share: 1.0,
             auto_limit: u64::MAX,
@@ -340,9 +341,21 @@ mod tests {
         for bytes in [4 << 30, u64::MAX] {
             assert!(message(&|p| p.host_tier_bytes = bytes).contains("kv_cache.host_bytes"));
         }
-        let on_device =
-            |p: &mut PlanInput<'_>| (p.memory, p.host_tier_bytes) = (Memory::device(4 << 30), 5 << 30);
+        let on_device = |p: &mut PlanInput<'_>| {
+            (p.memory, p.host_tier_bytes) = (Memory::device(4 << 30, 4 << 30, 1.0), 5 << 30)
+        };
         assert!(message(&on_device).contains("4.0 GiB of host memory available"));
         assert!(message(&|p| p.num_blocks = 10).contains("scheduler.max_model_len"));
+    }
+
+    #[test]
+    fn a_share_of_a_device_stays_free() {
+        let available =
+            |free, utilization| Memory::device(free << 30, 100 << 30, utilization).available_bytes >> 30;
+        assert_eq!([available(96, 1.0), available(96, 0.85), available(50, 0.85)], [96, 81, 35]);
+        // Others have taken all of the share.
+        assert_eq!(available(10, 0.85), 0);
+        let plan = plan(|p| p.memory = Memory::device(4 << 30, 4 << 30, 0.1));
+        assert!(matches!(plan, Err(PlanError::NoRoom { .. })), "{plan:?}");
     }
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The device that runs the model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
     /// Backend: auto = the first GPU of NVIDIA that has kernels, if the model fits on it, else the CPU, with the reason in the log; the
@@ -24,6 +24,10 @@ pub struct DeviceConfig {
     /// On processors whose products of bytes are faster than those of bf16 (all but AMD's with AVX-512 BF16), what meets 4-bit weights is 15-bit
     /// integers in place of bf16, which is finer. GPUs take int8 as bf16, and compute attention in f32 in all modes.
     pub activations: ActivationsChoice,
+    /// Share of a GPU's memory that may be in use once this server has planned its own, vLLM's gpu_memory_utilization: what is beyond it
+    /// stays free for others. The plan sets 1 GiB aside in any case. Smaller: fewer cached tokens. The memory of the CPU is divided by
+    /// kv_cache.memory_bytes instead.
+    pub memory_utilization: f64,
 }
 
 /// Which backend.
@@ -68,7 +72,13 @@ impl ActivationsChoice {
 
 impl Default for DeviceConfig {
     fn default() -> Self {
-        Self { backend: BackendChoice::Auto, threads: 0, ranks: 1, activations: ActivationsChoice::Auto }
+        Self {
+            backend: BackendChoice::Auto,
+            threads: 0,
+            ranks: 1,
+            activations: ActivationsChoice::Auto,
+            memory_utilization: 1.0,
+        }
     }
 }
 
@@ -81,6 +91,9 @@ impl DeviceConfig {
         }
         if !(1..=64).contains(&self.ranks) {
             problems.push(("ranks", "must be from 1 to 64".into()));
+        }
+        if !(0.05..=1.0).contains(&self.memory_utilization) {
+            problems.push(("memory_utilization", "must be from 0.05 to 1".into()));
         }
         let alone = match self.backend {
             BackendChoice::Reference => Some("must be 1 with device.backend = reference"),

@@ -278,6 +278,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         tower: None,
         tiers: None,
         launch_times: None,
+        memory_utilization: 1.0,
         speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new("golden", true));

@@ -51,6 +51,8 @@ pub enum BackendChoice {
 pub struct EngineOptions {
     /// Backend and its options.
     pub backend: BackendChoice,
+    /// Share of a GPU's memory that may be in use.
+    pub memory_utilization: f64,
     /// Batching limits.
     pub scheduler: scheduler::Config,
     /// Tokens per block.
@@ -106,6 +108,7 @@ impl EngineOptions {
         };
         Ok(Self {
             backend,
+            memory_utilization: settings.device.memory_utilization,
             scheduler: settings.scheduler.clone(),
             block_size: cache.block_size,
             cache_bytes: cache.memory_bytes,

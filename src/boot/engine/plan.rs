@@ -62,7 +62,7 @@ pub(super) fn lay_out<'a, B: Backend>(
     blueprint: &Blueprint,
     options: &'a EngineOptions,
 ) -> Result<Layout<'a>, EngineError> {
-    let Equipped { backend, cache_dtype: default_dtype, .. } = equipped;
+    let Equipped { backend, cache_dtype: default_dtype, device_bytes, .. } = equipped;
     let dtype = options.cache_dtype.unwrap_or(*default_dtype);
     let batching = &options.scheduler;
     let max_model_len = match batching.max_model_len {
@@ -110,7 +110,7 @@ pub(super) fn lay_out<'a, B: Backend>(
         host_tier_bytes: options.tiers.as_ref().map_or(0, |tiers| tiers.host_bytes),
         host_available_bytes: available_memory().unwrap_or(u64::MAX / 2),
         memory: match backend.free_memory()? {
-            Some(bytes) => Memory::device(bytes),
+            Some(bytes) => Memory::device(bytes, *device_bytes, options.memory_utilization),
             None => Memory::host(available_memory().unwrap_or(u64::MAX / 2)),
         },
     })?;

@@ -51,7 +51,8 @@ pub fn start_engine(
             let backend = gpu.open(&ops, tuning, meter.clone(), options.launch_times.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
-            let equipped = Equipped::new(backend, CacheDType::Bf16).with_uploads(order, meter);
+            let equipped = Equipped::new(backend, CacheDType::Bf16).on_devices(gpu.memory_bytes());
+            let equipped = equipped.with_uploads(order, meter);
             start_on(equipped, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Auto { gpu, otherwise } => {
