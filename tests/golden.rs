@@ -10,8 +10,7 @@ use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Activations, AttentionExchange, AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity,
-    ContextSplit, Parallelism, Row, StepPlan, TokenSource,
+    Activations, AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
 };
 
 const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
@@ -237,30 +236,6 @@ fn what_cannot_be_split_is_refused() {
     let capacity = Capacity { max_tokens: 8, max_logits_rows: 8, max_num_seqs: 1, block_size: BLOCK_SIZE };
     let reason = Model::new(three, blueprint, weights, 1e-6, capacity, &cache).err().unwrap().to_string();
     assert!(reason.contains("kv_cache.block_size") && reason.contains("device.ranks"), "{reason}");
-}
-
-/// Every way in which ranks can share a network: experts whole, in groups and cut; keys in parts, exchanged as latents and as
-/// heads, and on every rank.
-#[test]
-fn every_split_matches_golden_logits() {
-    use {AttentionExchange::*, ContextSplit::*};
-    for (world, expert_groups, context) in [
-        (2, 1, Whole),
-        (2, 2, Split(Heads)),
-        (4, 1, Split(Latents)),
-        (4, 2, Whole),
-        (4, 2, Split(Heads)),
-        (4, 4, Whole),
-    ] {
-        let parallelism = Parallelism { expert_groups, context };
-        let options = CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() };
-        let cpu =
-            || Group::with((0..world).map(|_| CpuBackend::new(options)).collect(), parallelism).unwrap();
-        check(cpu, CacheDType::F32, 1e-3, true);
-    }
-    let parallelism = Parallelism { expert_groups: 1, context: Split(Heads) };
-    let reference = || Group::with(vec![ReferenceBackend, ReferenceBackend], parallelism).unwrap();
-    check(reference, CacheDType::F32, 1e-3, true);
 }
 
 /// Ranks that hold no position of a sequence yet, and a cache of codes.

@@ -47,6 +47,7 @@ mod overlap;
 mod pruning;
 mod quantize;
 mod quantized;
+mod ranks;
 mod scoring;
 mod serve;
 mod speculation;

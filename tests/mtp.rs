@@ -12,7 +12,9 @@ use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Drafter, Model, MtpDrafter, MtpLayer};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Activations, Backend, CacheDType, Calibrate, Capacity, DraftInput};
+use perigee_ops::{
+    Activations, Backend, CacheDType, Calibrate, Capacity, ContextSplit, DraftInput, Parallelism,
+};
 use perigee_telemetry::Metrics;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -216,6 +218,8 @@ fn the_layer_computes_what_the_paper_says() {
     let cpu = || CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
     check(cpu);
     check(|| Group::new(vec![cpu(), cpu()]).unwrap());
+    let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
+    check(|| Group::with(vec![cpu(), cpu()], parallelism).unwrap());
 }
 
 /// A checkpoint of one layer whose prediction layer nearly knows the next token: the same layer, over the same text without

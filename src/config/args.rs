@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use super::sources::{FlagValue, LoadRequest};
+use super::vllm_flags::VllmFlags;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -174,6 +175,9 @@ pub struct SettingsArgs {
     /// Address.
     #[command(flatten)]
     pub address: AddressArgs,
+    /// Flags of vLLM.
+    #[command(flatten)]
+    pub vllm: VllmFlags,
 }
 
 /// Settings of commands that use a model and listen nowhere.
@@ -711,7 +715,8 @@ impl RequestSettings for ModelArgs {
 impl RequestSettings for SettingsArgs {
     fn request(&self) -> LoadRequest {
         let AddressArgs { host, port } = &self.address;
-        let request = self.model.request();
+        let mut request = self.model.request();
+        request.flags.extend(self.vllm.0.iter().cloned());
         request.with("--host", "server.host", host.as_ref()).with("--port", "server.port", port.as_ref())
     }
 }
@@ -783,6 +788,9 @@ mod tests {
             "server.port=1",
             "--set",
             "device.threads = 2",
+            "--tensor-parallel-size",
+            "2",
+            "--enable-expert-parallel",
         ]);
         let Command::Serve(settings) = line.unwrap().command else { panic!("not serve") };
         let flags: Vec<_> = settings.request().flags.into_iter().map(|f| (f.key, f.value, f.flag)).collect();
@@ -790,6 +798,8 @@ mod tests {
             ("server.port", "1", "--set server.port"),
             ("device.threads", "2", "--set device.threads"),
             ("model.path", "/m", "--model"),
+            ("device.ranks", "2", "--tensor-parallel-size"),
+            ("parallel.expert", "0", "--enable-expert-parallel"),
             ("server.port", "0", "--port"),
         ];
         assert_eq!(flags, expected.map(|(k, v, f)| (k.to_owned(), v.to_owned(), f.to_owned())));

@@ -18,6 +18,7 @@ mod settings;
 mod show;
 mod sources;
 mod toml_text;
+mod vllm_flags;
 
 pub use device::DeviceConfig;
 pub use error::{ConfigError, ConfigErrors};

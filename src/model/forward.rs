@@ -117,6 +117,11 @@ impl<B: Backend> Model<B> {
         &self.runner.blueprint
     }
 
+    /// What computes.
+    pub fn backend(&self) -> &B {
+        &self.runner.backend
+    }
+
     /// Name of the backend, for logs and metrics.
     pub fn backend_name(&self) -> &'static str {
         self.runner.backend.name()
