@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn a_share_of_a_device_stays_free() {
         let available =
-            |free, utilization| Memory::device(free << 30, 100 << 30, utilization).available_bytes >> 30;
+            |free: u64, utilization| Memory::device(free << 30, 100 << 30, utilization).available_bytes >> 30;
         assert_eq!([available(96, 1.0), available(96, 0.85), available(50, 0.85)], [96, 81, 35]);
         // Others have taken all of the share.
         assert_eq!(available(10, 0.85), 0);

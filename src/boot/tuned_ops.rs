@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use perigee_cuda::Format;
 use perigee_cuda::tuner::{Bucket, Product, TunedOp};
 use perigee_model::{Blueprint, Inventory, Linear, ModuleClass};
-use perigee_numbers::quant::{Dialect, FloatType, PackedFormat};
+use perigee_numbers::quant::{Dialect, FloatType};
 
 /// Every product on tensor cores, once for each bucket of rows: few rows first, since decode steps have few.
 pub(crate) fn tuned_ops(inventory: &Inventory, blueprint: &Blueprint) -> Vec<TunedOp> {
@@ -40,15 +40,9 @@ fn product_of(linear: &Linear, blueprint: &Blueprint) -> Option<(Product, usize)
 
 /// The format on the device; `None` for what stays f32.
 fn format_of(dialect: Dialect) -> Option<Format> {
-    match (dialect, dialect.format()) {
-        (Dialect::Plain(FloatType::Bf16), _) => Some(Format::Bf16),
-        (_, None) => None,
-        (_, Some(PackedFormat::Nvfp4)) => Some(Format::Nvfp4),
-        (_, Some(PackedFormat::Mxfp4)) => Some(Format::Mxfp4),
-        (_, Some(PackedFormat::Int4Group32)) => Some(Format::Int4),
-        (_, Some(PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor)) => {
-            Some(Format::Fp8)
-        }
+    match dialect {
+        Dialect::Plain(FloatType::Bf16) => Some(Format::Bf16),
+        _ => dialect.format().map(Format::from),
     }
 }
 

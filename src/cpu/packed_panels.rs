@@ -132,8 +132,7 @@ fn pack_scales(format: CodeFormat, rows: &[Option<(&PackedMatrix<'_>, usize)>; L
                     group[2 * lane..2 * lane + 2].copy_from_slice(&rounded.to_le_bytes());
                 }
                 CodeFormat::Fp8 => {
-                    let block = if matrix.format == PackedFormat::Fp8Block { g } else { 0 };
-                    group[4 * lane..4 * lane + 4].copy_from_slice(&matrix.scale(o, block).to_le_bytes());
+                    group[4 * lane..4 * lane + 4].copy_from_slice(&matrix.scale(o, g).to_le_bytes());
                 }
             }
         }

@@ -55,14 +55,7 @@ fn fill(rng: &mut fastrand::Rng, count: usize, pool: &[u8]) -> Vec<u8> {
 impl HostMatrix {
     fn random(rng: &mut fastrand::Rng, format: Format, shape: [usize; 2]) -> Self {
         let (count, spread) = (shape[0] * shape[1], 1.0 / (shape[1] as f32).sqrt());
-        let packed = match format {
-            Format::F32 | Format::Bf16 => None,
-            Format::Nvfp4 => Some(PackedFormat::Nvfp4),
-            Format::Mxfp4 => Some(PackedFormat::Mxfp4),
-            Format::Int4 => Some(PackedFormat::Int4Group32),
-            Format::Fp8 => Some(PackedFormat::Fp8Block),
-        };
-        let Some(packed) = packed else {
+        let Some(packed) = format.packed() else {
             let pool: Vec<u8> = (0..POOL_BYTES / 2)
                 .flat_map(|_| half::bf16::from_f32(value(rng) * spread).to_le_bytes())
                 .collect();
@@ -82,19 +75,13 @@ impl HostMatrix {
             4 => (0..POOL_BYTES).map(|_| rng.u8(..)).collect(),
             _ => (0..POOL_BYTES).map(|_| rng.u8(..0x68) | (rng.u8(..) & 0x80)).collect(),
         };
-        // INT4 stores 8 more than the value.
-        let zero = if packed == PackedFormat::Int4Group32 { 0x88 } else { 0 };
+        let zero = packed.row().codes.zeros();
         let codes = zero_blocks(fill(rng, count * packed.code_bits() / 8, &pool), zero);
         let scale_shape = packed.scale_shape(shape);
         let num_scales: usize = scale_shape.iter().product();
         let outlier = |rng: &mut fastrand::Rng| rng.u32(..512) == 0;
         let mut scale_pool = Vec::with_capacity(POOL_BYTES);
-        let scale_dtype = match packed {
-            PackedFormat::Nvfp4 => DType::F8E4M3,
-            PackedFormat::Mxfp4 => DType::U8,
-            PackedFormat::Int4Group32 => DType::Bf16,
-            _ => DType::F32,
-        };
+        let scale_dtype = packed.row().scale_dtypes[0];
         while scale_pool.len() < POOL_BYTES {
             match scale_dtype {
                 // 0.25 to 3.5, sometimes 32, sometimes 0.
@@ -115,9 +102,9 @@ impl HostMatrix {
             }
         }
         let scales = fill(rng, num_scales * scale_dtype.size().unwrap_or(1), &scale_pool);
-        let tensor_scale = match packed {
-            PackedFormat::Nvfp4 => TensorScale::Multiply(spread / 3.0),
-            _ => TensorScale::None,
+        let tensor_scale = match packed.row().has_tensor_scale {
+            true => TensorScale::Multiply(spread / 3.0),
+            false => TensorScale::None,
         };
         Self { format: Some(packed), shape, codes, scales, scale_dtype, scale_shape, tensor_scale }
     }

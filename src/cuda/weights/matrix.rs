@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::Driver;
 use crate::stream::Stream;
-use perigee_numbers::quant::{FP8_BLOCK, PackedFormat, StoredMatrix, TensorScale};
+use perigee_numbers::quant::{PackedFormat, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_ops::OpError;
 
@@ -60,12 +60,29 @@ impl Format {
                 DType::Bf16 => Some(Self::Bf16),
                 _ => None,
             },
-            StoredMatrix::Packed(packed) => Some(match packed.format {
-                PackedFormat::Nvfp4 => Self::Nvfp4,
-                PackedFormat::Mxfp4 => Self::Mxfp4,
-                PackedFormat::Int4Group32 => Self::Int4,
-                PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor => Self::Fp8,
-            }),
+            StoredMatrix::Packed(packed) => Some(packed.format.into()),
+        }
+    }
+
+    /// A packed format whose kernels are these; of FP8 the one with blocks.
+    pub(crate) fn packed(self) -> Option<PackedFormat> {
+        match self {
+            Self::F32 | Self::Bf16 => None,
+            Self::Nvfp4 => Some(PackedFormat::Nvfp4),
+            Self::Mxfp4 => Some(PackedFormat::Mxfp4),
+            Self::Int4 => Some(PackedFormat::Int4Group32),
+            Self::Fp8 => Some(PackedFormat::Fp8Block),
+        }
+    }
+}
+
+impl From<PackedFormat> for Format {
+    fn from(format: PackedFormat) -> Self {
+        match format {
+            PackedFormat::Nvfp4 => Self::Nvfp4,
+            PackedFormat::Mxfp4 => Self::Mxfp4,
+            PackedFormat::Int4Group32 => Self::Int4,
+            PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor => Self::Fp8,
         }
     }
 }
@@ -210,11 +227,9 @@ impl Layout {
             let expected = vec![out_features.max(1), in_features.max(1).next_multiple_of(format.values())];
             return Err(OpError::ShapeMismatch { op, expected, got: stored.shape().to_vec() });
         }
-        let (scale_rows, scale_columns) = match stored.packed().map(|packed| packed.format) {
-            Some(PackedFormat::Fp8Block) => (FP8_BLOCK, FP8_BLOCK),
-            Some(PackedFormat::Fp8Row) => (1, in_features),
-            _ => (out_features, in_features),
-        };
+        let fp8 = stored.packed().map(|packed| packed.format.row()).filter(|_| format == Format::Fp8);
+        let scale_rows = fp8.and_then(|row| row.scale_rows).unwrap_or(out_features);
+        let scale_columns = fp8.and_then(|row| row.scale_columns).unwrap_or(in_features);
         let divide = stored.packed().is_some_and(|p| matches!(p.tensor_scale, TensorScale::Divide(_)));
         Ok(Self {
             shape,

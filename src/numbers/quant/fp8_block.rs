@@ -1,7 +1,7 @@
 //! FP8 encoding: E4M3 codes under f32 scales, per block of 128 x 128 (DeepSeek-V3's checkpoints) or per tensor.
 
+use super::format::FP8_BLOCK;
 use super::fp8::{E4M3_MAX, encode_e4m3};
-use super::packed::FP8_BLOCK;
 
 /// Smallest scale, used for an all-zero block: zero divided by it is zero, zero divided by zero
 /// would be NaN.

@@ -8,6 +8,7 @@
 
 mod cached_row;
 pub mod distortion;
+mod format;
 pub mod fp4;
 pub mod fp8;
 pub mod fp8_block;
@@ -21,7 +22,8 @@ mod packing;
 mod stored;
 
 pub use cached_row::{CachedRowFormat, covering_exponent};
-pub use packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
+pub use format::{Codes, FP8_BLOCK, FormatRow, PackedFormat};
+pub use packed::{FormatError, PackedMatrix, TensorScale};
 pub use packing::{MatrixEncoder, PackedBuffer, Packing};
 pub use recognize::{Dialect, FloatType, Layout, PART_NAMES, RecognizeError, recognize, scalar};
 pub use scales::{ScaleCheck, ScaleFault, ScaleRange, check_scales, repaired_scales, scale_range};

@@ -3,96 +3,8 @@
 
 use std::borrow::Cow;
 
-use super::fp4::E2M1;
-use super::fp8::{decode_e4m3, decode_e8m0};
+use super::format::{PackedFormat, decode_scale};
 use crate::tensor::{DType, TensorView};
-
-/// Format of the codes and scales of a matrix `[out, in]`. In every 4-bit format the even element
-/// is in the low nibble and bytes are ordered along `in`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PackedFormat {
-    /// E2M1 codes, E4M3 scales `[out, in / 16]`, a tensor scale.
-    Nvfp4,
-    /// E2M1 codes, E8M0 scales `[out, in / 32]` (U8 or F8_E8M0).
-    Mxfp4,
-    /// Offset-binary codes (stored nibble - 8), BF16, F16, F32 or E8M0 scales `[out, in / 32]`.
-    Int4Group32,
-    /// E4M3 codes, F32, BF16, F16 or E8M0 scales `[ceil(out / 128), ceil(in / 128)]`.
-    Fp8Block,
-    /// E4M3 codes, one such scale per row `[out]` or `[out, 1]`.
-    Fp8Row,
-    /// E4M3 codes, one such scale, `[]` or `[1]`.
-    Fp8Tensor,
-}
-
-/// Value of each stored nibble of [`PackedFormat::Int4Group32`].
-const INT4: [f32; 16] =
-    [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
-
-/// Value of each E4M3 code.
-static E4M3: [f32; 256] = {
-    let mut table = [0.0; 256];
-    let mut code = 0;
-    while code < 256 {
-        table[code] = decode_e4m3(code as u8);
-        code += 1;
-    }
-    table
-};
-
-/// Rows and columns of a block of [`PackedFormat::Fp8Block`].
-pub const FP8_BLOCK: usize = 128;
-
-impl PackedFormat {
-    /// Name in reports, errors and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            PackedFormat::Nvfp4 => "nvfp4",
-            PackedFormat::Mxfp4 => "mxfp4",
-            PackedFormat::Int4Group32 => "int4-g32",
-            PackedFormat::Fp8Block => "fp8-block",
-            PackedFormat::Fp8Row => "fp8-row",
-            PackedFormat::Fp8Tensor => "fp8",
-        }
-    }
-
-    /// Bits of one code.
-    pub fn code_bits(self) -> usize {
-        match self {
-            PackedFormat::Nvfp4 | PackedFormat::Mxfp4 | PackedFormat::Int4Group32 => 4,
-            PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor => 8,
-        }
-    }
-
-    /// Consecutive inputs that share a scale; `in` must be a multiple of it in the 4-bit formats. `None`: the whole row.
-    pub fn group(self) -> Option<usize> {
-        match self {
-            PackedFormat::Nvfp4 => Some(16),
-            PackedFormat::Mxfp4 | PackedFormat::Int4Group32 => Some(32),
-            PackedFormat::Fp8Block => Some(FP8_BLOCK),
-            PackedFormat::Fp8Row | PackedFormat::Fp8Tensor => None,
-        }
-    }
-
-    /// Shape of the scales of a matrix `[out, in]`.
-    pub fn scale_shape(self, [out, in_features]: [usize; 2]) -> Vec<usize> {
-        match self {
-            PackedFormat::Nvfp4 => vec![out, in_features / 16],
-            PackedFormat::Mxfp4 | PackedFormat::Int4Group32 => vec![out, in_features / 32],
-            PackedFormat::Fp8Block => vec![out.div_ceil(FP8_BLOCK), in_features.div_ceil(FP8_BLOCK)],
-            PackedFormat::Fp8Row => vec![out],
-            PackedFormat::Fp8Tensor => vec![],
-        }
-    }
-
-    fn takes_scales_of(self, dtype: DType) -> bool {
-        match self {
-            PackedFormat::Nvfp4 => dtype == DType::F8E4M3,
-            PackedFormat::Mxfp4 => matches!(dtype, DType::U8 | DType::F8E8M0),
-            _ => dtype.is_float() || dtype == DType::F8E8M0,
-        }
-    }
-}
 
 /// The scale of a whole tensor, beside the block scales.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -240,30 +152,22 @@ impl<'a> PackedMatrix<'a> {
     /// The scales in the type that kernels multiply with: F32 for FP8, which is exact; BF16 for INT4, where F16 and
     /// F32 scales are rounded to nearest; as stored for the other formats.
     pub fn kernel_scales(&self) -> Cow<'a, [u8]> {
-        let scales = &self.scales;
-        let values = || match scales.dtype {
-            DType::F8E8M0 => scales.bytes.iter().map(|code| decode_e8m0(*code)).collect(),
-            _ => scales.to_f32(),
-        };
-        match (self.format, scales.dtype) {
-            (PackedFormat::Nvfp4 | PackedFormat::Mxfp4, _) => Cow::Borrowed(scales.bytes),
-            (PackedFormat::Int4Group32, DType::Bf16) => Cow::Borrowed(scales.bytes),
-            (PackedFormat::Int4Group32, _) => {
-                let rounded = |scale: f32| half::bf16::from_f32(scale).to_le_bytes();
-                values().into_iter().flat_map(rounded).collect()
-            }
-            (_, DType::F32) => Cow::Borrowed(scales.bytes),
-            _ => values().into_iter().flat_map(f32::to_le_bytes).collect(),
+        let TensorView { dtype, bytes, .. } = self.scales;
+        let wanted = self.format.row().kernel_scales.unwrap_or(dtype);
+        if wanted == dtype {
+            return Cow::Borrowed(bytes);
+        }
+        let scales = (0..self.scales.len()).map(|index| decode_scale(dtype, bytes, index));
+        match wanted {
+            DType::Bf16 => scales.flat_map(|scale| half::bf16::from_f32(scale).to_le_bytes()).collect(),
+            _ => scales.flat_map(f32::to_le_bytes).collect(),
         }
     }
 
     /// Bytes of [`PackedMatrix::kernel_scales`].
     pub fn kernel_scale_bytes(&self) -> usize {
-        match self.format {
-            PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => self.scales.bytes.len(),
-            PackedFormat::Int4Group32 => 2 * self.scales.len(),
-            _ => 4 * self.scales.len(),
-        }
+        let dtype = self.format.row().kernel_scales.unwrap_or(self.scales.dtype);
+        dtype.size().unwrap_or(1) * self.scales.len()
     }
 
     /// Codes of row `o`.
@@ -279,20 +183,10 @@ impl<'a> PackedMatrix<'a> {
 
     /// The scale of group `g` of row `o`, the tensor scale applied.
     pub fn scale(&self, o: usize, g: usize) -> f32 {
-        let index = match self.format {
-            PackedFormat::Fp8Block => o / FP8_BLOCK * self.row_groups() + g,
-            PackedFormat::Fp8Row => o,
-            PackedFormat::Fp8Tensor => 0,
-            _ => o * self.row_groups() + g,
-        };
-        let bytes = self.scales.bytes;
-        let block = match self.scales.dtype {
-            DType::F8E4M3 => decode_e4m3(bytes[index]),
-            DType::U8 | DType::F8E8M0 => decode_e8m0(bytes[index]),
-            DType::Bf16 => half::bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
-            DType::F16 => half::f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
-            _ => f32::from_le_bytes(std::array::from_fn(|i| bytes[4 * index + i])),
-        };
+        let row = self.format.row();
+        let band = row.scale_rows.map_or(0, |rows| o / rows);
+        let index = band * self.row_groups() + if row.scale_columns.is_some() { g } else { 0 };
+        let block = decode_scale(self.scales.dtype, self.scales.bytes, index);
         self.tensor_scale.apply(block)
     }
 
@@ -301,16 +195,16 @@ impl<'a> PackedMatrix<'a> {
         let codes = self.row_codes(o);
         let group = self.format.group().unwrap_or(self.shape[1]).max(1);
         let groups = out[..self.shape[1]].chunks_mut(group).enumerate();
+        let table = self.format.row().codes.values();
         if self.format.code_bits() == 8 {
             for ((g, values), codes) in groups.zip(codes.chunks(group)) {
                 let scale = self.scale(o, g);
                 for (value, code) in values.iter_mut().zip(codes) {
-                    *value = scale * E4M3[usize::from(*code)];
+                    *value = scale * table[usize::from(*code)];
                 }
             }
             return;
         }
-        let table = if self.format == PackedFormat::Int4Group32 { &INT4 } else { &E2M1 };
         for ((g, values), codes) in groups.zip(codes.chunks(group / 2)) {
             let scale = self.scale(o, g);
             for (pair, byte) in values.chunks_exact_mut(2).zip(codes) {

@@ -1,10 +1,11 @@
 //! Packs f32 rows into a matrix of any packed format.
 
+use super::format::{FP8_BLOCK, PackedFormat};
 use super::fp8_block::{encode_fp8, encode_fp8_band, fp8_scale};
 use super::int4::encode_int4;
 use super::mxfp4::encode_mxfp4;
 use super::nvfp4::{BlockScales, Nvfp4Encoder, global_scale, tensor_scale};
-use super::packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
+use super::packed::{FormatError, PackedMatrix, TensorScale};
 use crate::tensor::{DType, TensorView};
 
 /// A target format, with the options that change its bytes.
@@ -41,12 +42,7 @@ impl Packing {
 
     /// Dtype of the block scales.
     pub fn scale_dtype(self) -> DType {
-        match self {
-            Packing::Nvfp4(_) | Packing::Nvfp4Global(_) => DType::F8E4M3,
-            Packing::Mxfp4 { .. } => DType::U8,
-            Packing::Int4Group32 => DType::Bf16,
-            Packing::Fp8Block | Packing::Fp8Tensor => DType::F32,
-        }
+        self.format().row().scale_dtypes[0]
     }
 
     /// Whether the largest magnitude of the whole matrix (or of all matrices that share its tensor

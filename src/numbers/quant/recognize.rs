@@ -7,8 +7,9 @@
 //! [`Layout::bind`] also reads the few bytes of tensor scales and `weight_shape`. Block scales are
 //! checked by [`super::check_scales`], a separate pass, because it reads a ninth of a checkpoint.
 
+use super::format::{FP8_BLOCK, PackedFormat};
 use super::nvfp4::SMALLEST_TENSOR_SCALE;
-use super::packed::{FP8_BLOCK, FormatError, PackedFormat, PackedMatrix, TensorScale};
+use super::packed::{FormatError, PackedMatrix, TensorScale};
 use super::stored::StoredMatrix;
 use crate::tensor::{DType, TensorView};
 
@@ -461,7 +462,7 @@ impl Layout {
                 });
             }
         }
-        let tensor_scale = if format == PackedFormat::Nvfp4 { 4 } else { 0 };
+        let tensor_scale = if format.row().has_tensor_scale { 4 } else { 0 };
         Ok(Self { dialect, shape, bytes: codes.bytes.len() + scale.bytes.len() + tensor_scale })
     }
 

@@ -4,8 +4,9 @@
 //! NaN spoils a row although the block has no information), so that case is repaired. Any other
 //! scale that is NaN, infinite or negative means that the file cannot be trusted and is refused.
 
+use super::format::Codes;
 use super::fp8::{decode_e4m3, decode_e8m0};
-use super::packed::{FP8_BLOCK, PackedFormat, PackedMatrix};
+use super::packed::PackedMatrix;
 use crate::tensor::DType;
 
 /// Result of a pass over the block scales of one matrix.
@@ -160,10 +161,11 @@ fn for_each_bad(matrix: &PackedMatrix<'_>, mut found: impl FnMut(usize, u32, f32
         }
         DType::Bf16 | DType::F16 => {
             let is_half = matrix.scales.dtype == DType::F16;
+            let is_fp8 = matrix.format.row().codes == Codes::E4m3;
             let infinity = if is_half { 0x7c00 } else { 0x7f80 };
             for (i, pair) in bytes.chunks_exact(2).enumerate() {
                 let bits = u16::from_le_bytes([pair[0], pair[1]]);
-                if (bits >= infinity && bits != 0x8000) || (bits == 0 && is_fp8(matrix.format)) {
+                if (bits >= infinity && bits != 0x8000) || (bits == 0 && is_fp8) {
                     let value = match is_half {
                         true => half::f16::from_bits(bits).to_f32(),
                         false => half::bf16::from_bits(bits).to_f32(),
@@ -194,19 +196,11 @@ fn for_each_byte(bytes: &[u8], bad: impl Fn(u8) -> bool, mut found: impl FnMut(u
     }
 }
 
-fn is_fp8(format: PackedFormat) -> bool {
-    matches!(format, PackedFormat::Fp8Block | PackedFormat::Fp8Row | PackedFormat::Fp8Tensor)
-}
-
 /// First row and block along `in` of a scale.
 fn position(matrix: &PackedMatrix<'_>, index: usize) -> (usize, usize) {
     let groups = matrix.row_groups().max(1);
-    match matrix.format {
-        PackedFormat::Fp8Block => (index / groups * FP8_BLOCK, index % groups),
-        PackedFormat::Fp8Row => (index, 0),
-        PackedFormat::Fp8Tensor => (0, 0),
-        _ => (index / groups, index % groups),
-    }
+    let rows = matrix.format.row().scale_rows;
+    (rows.map_or(0, |rows| index / groups * rows), index % groups)
 }
 
 /// State of a block scale that is zero, negative or not finite.
@@ -218,18 +212,14 @@ enum ScaleState {
 }
 
 /// A NaN, infinite or negative scale is repairable where the block's codes are all zero: replacing
-/// it by 1 loses nothing. E8M0 is an exception: 0xff is not a rounding result of an empty block. A
-/// zero FP8 scale is valid unless a code is NaN.
+/// it by 1 loses nothing, unless the format knows no such scale. A zero scale is valid unless a code is NaN.
 fn scale_state(matrix: &PackedMatrix<'_>, row: usize, block: usize, value: f32) -> ScaleState {
-    if matrix.format == PackedFormat::Mxfp4 {
+    let format = matrix.format.row();
+    if !format.empty_scales_may_be_nan {
         return ScaleState::Fault;
     }
     let [out, in_features] = matrix.shape;
-    let rows = match matrix.format {
-        PackedFormat::Fp8Block => row..(row + FP8_BLOCK).min(out),
-        PackedFormat::Fp8Tensor => 0..out,
-        _ => row..(row + 1).min(out),
-    };
+    let rows = format.scale_rows.map_or(0..out, |rows| row..(row + rows).min(out));
     let group = matrix.format.group().unwrap_or(in_features).max(1);
     let columns = (block * group).min(in_features)..((block + 1) * group).min(in_features);
     let per_byte = 8 / matrix.format.code_bits();
@@ -238,20 +228,17 @@ fn scale_state(matrix: &PackedMatrix<'_>, row: usize, block: usize, value: f32) 
         rows.clone().all(|o| matrix.row_codes(o)[columns.clone()].iter().all(|byte| good(*byte)))
     };
     if value == 0.0 {
-        return if every_code(&|byte| byte & 0x7f != 0x7f) { ScaleState::Fine } else { ScaleState::Fault };
+        let is_clean = every_code(&|byte| !format.codes.has_nan(byte));
+        return if is_clean { ScaleState::Fine } else { ScaleState::Fault };
     }
-    let zero = every_code(&|byte| match matrix.format {
-        PackedFormat::Int4Group32 => byte == 0x88,
-        PackedFormat::Nvfp4 | PackedFormat::Mxfp4 => byte & 0x77 == 0,
-        _ => byte & 0x7f == 0,
-    });
+    let zero = every_code(&|byte| format.codes.are_zero(byte));
     if zero { ScaleState::Repairable } else { ScaleState::Fault }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::TensorScale;
+    use crate::quant::{PackedFormat, TensorScale};
     use crate::tensor::TensorView;
 
     fn check(

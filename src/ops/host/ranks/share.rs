@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::OpError;
-use perigee_numbers::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{DType, TensorView};
 
 /// One of `world` ranks.
@@ -84,10 +84,7 @@ impl Part<'_> {
 
 /// Number of consecutive rows that stay together.
 pub(super) fn row_unit(matrix: &StoredMatrix<'_>) -> usize {
-    match matrix.packed() {
-        Some(packed) if packed.format == PackedFormat::Fp8Block => FP8_BLOCK,
-        _ => 1,
-    }
+    matrix.packed().and_then(|packed| packed.format.row().scale_rows).unwrap_or(1)
 }
 
 /// Number of consecutive columns that stay together.
@@ -139,13 +136,12 @@ pub(super) fn rows<'a>(
         }
         StoredMatrix::Packed(packed) => {
             let scales = packed.scales;
-            let bytes = match packed.format {
-                PackedFormat::Fp8Tensor => Cow::Borrowed(scales.bytes),
-                PackedFormat::Fp8Block => {
-                    let blocks = range.start / FP8_BLOCK..range.end.div_ceil(FP8_BLOCK);
-                    of_rows(scales.bytes, &blocks, out.div_ceil(FP8_BLOCK))
+            let bytes = match packed.format.row().scale_rows {
+                None => Cow::Borrowed(scales.bytes),
+                Some(rows) => {
+                    let bands = range.start / rows..range.end.div_ceil(rows);
+                    of_rows(scales.bytes, &bands, out.div_ceil(rows))
                 }
-                _ => of_rows(scales.bytes, &range, out),
             };
             Part { shape, bytes: of_rows(packed.codes, &range, out), kind: of_packed(packed, shape, bytes) }
         }
