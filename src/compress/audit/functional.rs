@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::distance::{WRONG_OUTPUT, ratio};
 use super::faults::Faults;
 use super::options::AuditOptions;
-use crate::audit::linears::{linear, release_swiglu, swiglu};
+use crate::audit::linears::{linear, swiglu};
 use crate::prune::plan_file::{ExpertPlan, LayerPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
@@ -146,7 +146,7 @@ impl<'a> Side<'a> {
         let mut backend = ReferenceBackend;
         let mut run = || {
             let expert = backend.load_experts(std::slice::from_ref(&matrices), 0)?;
-            release_swiglu(self.checkpoint, &stem);
+            self.checkpoint.release_under(&stem);
             let (mut rows, mut out) =
                 (backend.allocate(x.len() / width, width)?, backend.allocate(x.len() / width, width)?);
             backend.write(x, &mut rows)?;

@@ -1,7 +1,7 @@
 //! Linears of a checkpoint by the name before their last word, in whatever format they are stored.
 
 use perigee_model::checkpoint::Checkpoint;
-use perigee_numbers::quant::{Layout, PART_NAMES, RecognizeError, StoredMatrix, recognize};
+use perigee_numbers::quant::{Layout, RecognizeError, StoredMatrix, recognize};
 use perigee_ops::ExpertMatrices;
 
 /// Linears of a SwiGLU.
@@ -36,13 +36,4 @@ pub(super) fn swiglu<'a>(checkpoint: &'a Checkpoint, stem: &str) -> Result<Exper
     let [gate_proj, up_proj, down_proj] =
         SWIGLU.map(|name| linear(checkpoint, &format!("{stem}.{name}")).map(|(_, matrix)| matrix));
     Ok(ExpertMatrices { gate_proj: gate_proj?, up_proj: up_proj?, down_proj: down_proj? })
-}
-
-/// Gives the memory of a SwiGLU's mapped tensors back; see [`Checkpoint::release`].
-pub(super) fn release_swiglu(checkpoint: &Checkpoint, stem: &str) {
-    for linear in SWIGLU {
-        for part in PART_NAMES {
-            checkpoint.release(&format!("{stem}.{linear}.{part}"), 0..usize::MAX);
-        }
-    }
 }

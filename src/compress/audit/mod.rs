@@ -15,10 +15,12 @@ mod options;
 mod pruned;
 mod quantized;
 mod report;
+mod routers;
+mod walk;
 
 use std::path::Path;
 
-use self::quantized::Pruning;
+use self::walk::Folders;
 use crate::fingerprint::SourceId;
 use crate::prune::plan_file::{ExpertLayers, ExpertPlan, PLAN_FILE, PlanFileError};
 use crate::prune::rewrite::{RewriteError, expert_layers};
@@ -94,37 +96,31 @@ pub fn audit(
     let same_experts = expert_layers(&target).is_ok_and(|layers| layers == source_layers);
     // A plan that the source has too tells how the source was made, not the target.
     let own_plan = target.read_file(PLAN_FILE)?.filter(|plan| source.file(PLAN_FILE).as_ref() != Some(plan));
-    if same_experts && options.plan.is_none() && own_plan.is_none() {
-        report.quantized = Some(quantized::audit(&source, &target, None, &mut report.faults, &mut advance));
-        other_files::audit(&source, &target, None, true, &mut report);
-        return Ok(report.finish());
-    }
-    let (plan, origin) = match (options.plan, own_plan) {
-        (Some(plan), _) => (plan.clone(), "the given plan".to_owned()),
-        (None, Some(json)) => own(&json, &source, &target, &source_layers, &mut report.warnings)?,
+    let plan = match (options.plan, own_plan) {
+        (Some(plan), _) => Some((plan.clone(), "the given plan".to_owned())),
+        (None, Some(json)) => Some(own(&json, &source, &target, &source_layers, &mut report.warnings)?),
+        (None, None) if same_experts => None,
         (None, None) => {
-            (infer::infer_plan(&source, &target, &source_layers)?, "the target's router rows".into())
+            let plan = infer::infer_plan(&source, &target, &source_layers)?;
+            Some((plan, "the target's router rows".into()))
         }
     };
-    plan.check_source(&SourceId::of(&source), &source_layers)
-        .map_err(|error| AuditError::Plan { origin: origin.clone(), error })?;
-    report.plan(&plan, origin);
-    let is_requantized = quantized::is_requantized(&source, &target, &plan);
-    let mut pruned = if is_requantized {
-        let mut pruned = pruned::routers(&source, &target, &plan, &mut report.faults);
-        let pruning = Pruning { plan: &plan, audit: &mut pruned };
-        let found = quantized::audit(&source, &target, Some(pruning), &mut report.faults, &mut advance);
-        report.quantized = Some(found);
-        pruned
-    } else {
-        pruned::audit(&source, &target, &plan, &mut report.faults, &mut advance)
-    };
-    other_files::audit(&source, &target, Some(&plan), is_requantized, &mut report);
-    if options.functional_tokens > 0 {
-        let exact = !is_requantized;
-        pruned.functional = functional::audit(&source, &target, &plan, options, exact, &mut report.faults);
+    if let Some((plan, origin)) = &plan {
+        plan.check_source(&SourceId::of(&source), &source_layers)
+            .map_err(|error| AuditError::Plan { origin: origin.clone(), error })?;
+        report.plan(plan, origin.clone());
     }
-    report.pruned = Some(pruned);
+    let plan = plan.as_ref().map(|(plan, _)| plan);
+    let folders = Folders { source: &source, target: &target, plan };
+    (report.pruned, report.quantized) = walk::walk(folders, &mut report.faults, &mut advance);
+    let is_quantized = report.quantized.is_some();
+    other_files::audit(&source, &target, plan, is_quantized, &mut report);
+    if let (Some(plan), Some(pruned)) = (plan, &mut report.pruned)
+        && options.functional_tokens > 0
+    {
+        pruned.functional =
+            functional::audit(&source, &target, plan, options, !is_quantized, &mut report.faults);
+    }
     Ok(report.finish())
 }
 

@@ -1,19 +1,15 @@
-//! A quantized folder against its source: every tensor accounted for, the error of every linear, added up per class of module. The folder may be
-//! pruned too: then an expert is measured against the one that the plan puts in its place, and routers are the pruning audit's.
+//! A quantized folder's linears by value: the error of each, added up per class of module, and every tensor accounted for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::distance::{ratio, wrong};
 use super::faults::Faults;
-use super::pruned::{PrunedAudit, same};
-use crate::audit::linears::{layout, linear};
-use crate::prune::plan_file::ExpertPlan;
-use perigee_model::checkpoint::Checkpoint;
-use perigee_model::expert_names::{ExpertName, Role, role};
+use super::linears::linear;
+use super::walk::{Folders, Linear, Tensor, stem_of};
+use perigee_model::expert_names::Role;
 use perigee_model::{ModuleClass, is_kv_scale};
-use perigee_numbers::quant::PART_NAMES;
 
 /// Wrong experts for which the one that they really are is looked for: that measures every expert of the layer.
 const MAX_SEARCHES: usize = 4;
@@ -38,7 +34,7 @@ pub struct QuantizedAudit {
 }
 
 /// Error of the linears of one class.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClassError {
     /// Which modules.
     pub class: &'static str,
@@ -56,6 +52,10 @@ pub struct ClassError {
     pub worst: f64,
     /// That linear.
     pub worst_name: String,
+    #[serde(skip)]
+    squared_error: f64,
+    #[serde(skip)]
+    squares: f64,
 }
 
 impl QuantizedAudit {
@@ -65,241 +65,126 @@ impl QuantizedAudit {
     }
 }
 
-/// Sums of one class.
-#[derive(Default)]
-struct Sums {
-    linears: usize,
-    weights: u64,
-    squared_error: f64,
-    squares: f64,
-    worst: f64,
-    worst_name: String,
-}
-
-/// A pruning that went with the quantization.
-pub(super) struct Pruning<'a> {
-    /// Which expert is where.
-    pub(super) plan: &'a ExpertPlan,
-    /// Has the routers; the other tensors are counted into it.
-    pub(super) audit: &'a mut PrunedAudit,
-}
-
-/// Where a linear of the source is in the target.
-enum Counterpart {
-    /// Under this name.
-    Stem(String),
-    /// Nowhere: the plan drops it.
-    Dropped,
-    /// In a router whose rows the pruning audit has compared.
-    Router,
-}
-
-impl Counterpart {
-    fn of(stem: &str, plan: Option<&ExpertPlan>) -> Self {
-        let Some(plan) = plan else { return Counterpart::Stem(stem.to_owned()) };
-        // With a last word, so that names are cut as those of tensors.
-        match role(&format!("{stem}.weight")) {
-            Role::Router { .. } => Counterpart::Router,
-            Role::Expert(expert) => match plan.layer(expert.layer).and_then(|l| l.new_id(expert.expert)) {
-                Some(new) => Counterpart::Stem(stem_of(&expert, new)),
-                None => Counterpart::Dropped,
-            },
-            Role::Other | Role::Stacked { .. } => Counterpart::Stem(stem.to_owned()),
-        }
-    }
-}
-
-/// The stem of another expert's linear, of a name that ends in `.weight`.
-fn stem_of(expert: &ExpertName<'_>, id: u32) -> String {
-    let name = expert.renamed(id);
-    name.strip_suffix(".weight").unwrap_or(&name).to_owned()
-}
-
-/// Whether some linear of the target is stored in another format than the one of the source that it comes from.
-pub(super) fn is_requantized(source: &Checkpoint, target: &Checkpoint, plan: &ExpertPlan) -> bool {
-    let after = stems(target);
-    stems(source).keys().any(|stem| match Counterpart::of(stem, Some(plan)) {
-        Counterpart::Stem(place) if after.contains_key(place.as_str()) => {
-            matches!((layout(source, stem), layout(target, &place)), (Ok(a), Ok(b)) if a.dialect != b.dialect)
-        }
-        _ => false,
-    })
-}
-
-/// Compares every tensor; with `pruning` each with the one that the plan says, routers left out.
-pub(super) fn audit(
-    source: &Checkpoint,
-    target: &Checkpoint,
-    pruning: Option<Pruning<'_>>,
-    faults: &mut Faults,
-    advance: &mut dyn FnMut(u64),
-) -> QuantizedAudit {
-    let mut walk = Walk {
-        source,
-        target,
-        pruning,
-        faults,
-        audit: Default::default(),
-        classes: BTreeMap::new(),
-        searches: 0,
-    };
-    let (before, mut after) = (stems(source), stems(target));
-    for (stem, parts) in &before {
-        let place = match Counterpart::of(stem, walk.plan()) {
-            Counterpart::Stem(place) => place,
-            Counterpart::Dropped => {
-                walk.audit.left_out += parts.len();
-                walk.audit.accounted += parts.len();
-                continue;
-            }
-            Counterpart::Router => {
-                walk.audit.accounted += parts.len();
-                continue;
-            }
-        };
-        // A tensor that is no part of a linear is a stem of itself.
-        match after.remove(place.as_str()) {
-            Some(new_parts) => {
-                let views = new_parts.iter().filter_map(|name| target.tensor(name));
-                views.for_each(|view| advance(view.bytes.len() as u64));
-                walk.compare((stem, parts), (&place, &new_parts));
-            }
-            None => walk.missing((stem, parts), &place),
-        }
-    }
-    for (stem, parts) in after {
-        walk.extra(stem, &parts);
-    }
-    walk.check_scales();
-    walk.finish()
-}
-
-/// The walk over the source's linears, and what it has found.
-struct Walk<'a> {
-    source: &'a Checkpoint,
-    target: &'a Checkpoint,
-    pruning: Option<Pruning<'a>>,
-    faults: &'a mut Faults,
+/// The judge by value, with its sums.
+pub(super) struct Values<'a> {
+    folders: Folders<'a>,
     audit: QuantizedAudit,
     /// By class and the formats in source and target.
-    classes: BTreeMap<(&'static str, &'static str, &'static str), Sums>,
+    classes: BTreeMap<[&'static str; 3], ClassError>,
     /// Wrong experts whose holder was looked for.
     searches: usize,
 }
 
-impl Walk<'_> {
-    fn plan(&self) -> Option<&ExpertPlan> {
-        self.pruning.as_ref().map(|pruning| pruning.plan)
+impl<'a> Values<'a> {
+    pub(super) fn new(folders: Folders<'a>) -> Self {
+        Self { folders, audit: QuantizedAudit::default(), classes: BTreeMap::new(), searches: 0 }
     }
 
-    fn missing(&mut self, (stem, parts): (&str, &BTreeSet<&str>), place: &str) {
-        if is_kv_scale(stem) {
-            self.audit.dropped_scales += parts.len();
-            return;
+    /// Compares a linear by bytes, and where these differ by value. Returns the number of equal tensors
+    /// if the linear was compared. Routers under a plan are only counted: their rows are compared
+    /// elsewhere.
+    pub(super) fn judge(&mut self, linear: &Linear<'_>, faults: &mut Faults) -> Option<usize> {
+        let (stem, is_kv_scale) = (linear.stem, is_kv_scale(linear.stem));
+        let Some(place) = linear.place.as_deref() else {
+            self.audit.left_out += linear.source.len();
+            self.audit.accounted += linear.source.len();
+            return None;
+        };
+        if self.folders.plan.is_some() && linear.is_router() {
+            self.audit.accounted += linear.source.len();
+            return None;
         }
-        let origin = if place == stem { String::new() } else { format!("; it must hold {stem}") };
-        self.faults.add(format!("{place}: missing ({} tensors of the source){origin}", parts.len()));
-    }
-
-    /// Tensors of the target that no linear of the source has claimed.
-    fn extra(&mut self, stem: &str, parts: &BTreeSet<&str>) {
-        let is_router = || matches!(role(&format!("{stem}.weight")), Role::Router { .. });
-        match is_kv_scale(stem) {
-            true => self.audit.added_scales += parts.len(),
-            false if self.pruning.is_some() && is_router() => {}
-            false => self.faults.add(format!("{stem}: extra; nothing of the source belongs there")),
-        }
-    }
-
-    /// Compares the tensors of one linear: by bytes, and where these differ by value.
-    fn compare(
-        &mut self,
-        (stem, parts): (&str, &BTreeSet<&str>),
-        (place, new_parts): (&str, &BTreeSet<&str>),
-    ) {
-        let (source, target) = (self.source, self.target);
-        let renamed = |name: &str| format!("{place}{}", &name[stem.len()..]);
-        let is_equal = |name: &&&str| same((source, name), (target, &renamed(name))).is_ok();
-        let num_equal = parts.iter().filter(is_equal).count();
-        self.audit.equal += num_equal;
-        if let Some(pruning) = &mut self.pruning {
-            pruning.audit.count(stem, new_parts.len(), num_equal);
-        }
-        let is_new = |name: &&&str| !parts.contains(format!("{stem}{}", &name[place.len()..]).as_str());
-        let added = new_parts.iter().filter(is_new).filter(|name| is_activation_scale(name)).count();
-        self.audit.added_scales += added;
-        if num_equal == parts.len() && new_parts.len() == parts.len() + added {
-            self.audit.accounted += parts.len();
-            return;
-        }
-        let measured = measure((source, stem), (target, place));
-        parts.iter().for_each(|name| source.release(name, 0..usize::MAX));
-        new_parts.iter().for_each(|name| target.release(name, 0..usize::MAX));
-        match measured {
-            Ok(measured) => {
-                self.audit.accounted += parts.len();
-                self.audit.measured += 1;
-                self.judge(stem, place, measured);
+        match (linear.source.len(), linear.target.len()) {
+            (0, added) if is_kv_scale => self.audit.added_scales += added,
+            (0, _) => faults.add(format!("{stem}: extra; nothing of the source belongs there")),
+            (dropped, 0) if is_kv_scale => self.audit.dropped_scales += dropped,
+            (missing, 0) => {
+                let origin = if place == stem { String::new() } else { format!("; it must hold {stem}") };
+                faults.add(format!("{place}: missing ({missing} tensors of the source){origin}"));
             }
-            Err(problem) => self.faults.add(format!(
-                "{place}: differs from {stem} of the source, and cannot be measured: {problem}"
-            )),
+            _ => return Some(self.compare(linear, place, faults)),
         }
+        None
+    }
+
+    fn compare(&mut self, linear: &Linear<'_>, place: &str, faults: &mut Faults) -> usize {
+        let (stem, mut equal, mut unlike) = (linear.stem, 0, 0);
+        for tensor in linear.tensors() {
+            match tensor {
+                Tensor::Pair { from, to } if self.folders.same(from, to).is_ok() => equal += 1,
+                Tensor::Extra { to } if is_activation_scale(to) => self.audit.added_scales += 1,
+                _ => unlike += 1,
+            }
+        }
+        self.audit.equal += equal;
+        let measured = (unlike > 0).then(|| measure(self.folders, stem, place));
+        if let Some(Err(problem)) = measured {
+            faults.add(format!(
+                "{place}: differs from {stem} of the source, and cannot be measured: {problem}"
+            ));
+            return equal;
+        }
+        self.audit.accounted += linear.source.len();
+        if let Some(Ok(measured)) = measured {
+            self.audit.measured += 1;
+            self.add(linear, place, measured, faults);
+        }
+        equal
     }
 
     /// Adds a measured linear to its class, and reports weights that are not the source's.
-    fn judge(&mut self, stem: &str, place: &str, measured: Measured) {
-        let Measured { formats: [from, to], are_plain, wrong, weights, squared_error, squares } = measured;
-        let error = ratio(squared_error, squares);
-        let sums = self.classes.entry((ModuleClass::of(stem).name(), from, to)).or_default();
+    fn add(&mut self, linear: &Linear<'_>, place: &str, measured: Measured, faults: &mut Faults) {
+        let (stem, error, [from, to]) = (linear.stem, measured.error(), measured.formats);
+        let class = ModuleClass::of(stem).name();
+        let sums = self.classes.entry([class, from, to]).or_default();
+        (sums.class, sums.source_format, sums.target_format) = (class, from, to);
         sums.linears += 1;
-        sums.weights += weights;
-        sums.squared_error += squared_error;
-        sums.squares += squares;
+        sums.weights += measured.weights;
+        sums.squared_error += measured.squared_error;
+        sums.squares += measured.squares;
+        sums.relative_error = ratio(sums.squared_error, sums.squares);
         if error > sums.worst || sums.worst_name.is_empty() {
             (sums.worst, sums.worst_name) = (error, place.to_owned());
         }
-        if error.is_nan() || error > wrong {
-            self.searches += 1;
-            let whose = match self.plan() {
-                Some(plan) if self.searches <= MAX_SEARCHES => {
-                    holder(self.source, (self.target, place), stem, plan)
-                }
-                _ => String::new(),
-            };
-            self.faults.add(format!(
+        if measured.is_wrong() {
+            let whose = self.holder(linear, place);
+            faults.add(format!(
                 "{place}: relative error {error:.4} against {stem} of the source; these are other weights{whose}"
             ));
-        } else if are_plain {
-            self.faults.add(format!(
+        } else if measured.are_plain {
+            faults.add(format!(
                 "{place}: is {to} as {stem} of the source and differs from it; quantization leaves such tensors alone"
             ));
         }
     }
 
-    /// Reports scales that are no scales.
-    fn check_scales(&mut self) {
-        let target = self.target;
-        for name in target.names().filter(|name| is_activation_scale(name) || is_kv_scale(name)) {
-            let values = target.tensor(name).map(|view| view.to_f32()).unwrap_or_default();
-            if let Some(value) = values.into_iter().find(|value| !(value.is_finite() && *value > 0.0)) {
-                self.faults.add(format!("{name}: is {value}, a scale is a finite number above 0"));
-            }
+    /// Whose weights an expert of the target has instead, for the message.
+    fn holder(&mut self, linear: &Linear<'_>, place: &str) -> String {
+        let folders = self.folders;
+        self.searches += 1;
+        let (Role::Expert(expert), Some(_)) = (linear.role, folders.plan) else { return String::new() };
+        if self.searches > MAX_SEARCHES {
+            return String::new();
+        }
+        let is_near = |id: &u32| {
+            measure(folders, stem_of(&expert.renamed(*id)), place).is_ok_and(|found| !found.is_wrong())
+        };
+        match folders.find_expert(expert.layer, is_near) {
+            Some(id) => format!(", those of source expert {id}"),
+            None => ", those of no expert of the layer".into(),
         }
     }
 
-    fn finish(mut self) -> QuantizedAudit {
-        let class_error = |((class, source_format, target_format), s): ((_, _, _), Sums)| ClassError {
-            class,
-            source_format,
-            target_format,
-            linears: s.linears,
-            weights: s.weights,
-            relative_error: ratio(s.squared_error, s.squares),
-            worst: s.worst,
-            worst_name: s.worst_name,
-        };
-        self.audit.classes = self.classes.into_iter().map(class_error).collect();
+    /// Reports scales that are not positive numbers, and returns the sums, worst class first.
+    pub(super) fn finish(mut self, faults: &mut Faults) -> QuantizedAudit {
+        let is_scale = |name: &str| is_activation_scale(name) || is_kv_scale(name);
+        let is_wrong = |value: &f32| !(value.is_finite() && *value > 0.0);
+        for (name, view) in self.folders.target.tensors().filter(|(name, _)| is_scale(name)) {
+            if let Some(value) = view.to_f32().into_iter().find(is_wrong) {
+                faults.add(format!("{name}: is {value}, a scale is a finite number above 0"));
+            }
+        }
+        self.audit.classes = self.classes.into_values().collect();
         self.audit.classes.sort_by(|a, b| b.relative_error.total_cmp(&a.relative_error));
         self.audit
     }
@@ -308,19 +193,6 @@ impl Walk<'_> {
 /// Whether a tensor is a scale of a linear's inputs.
 fn is_activation_scale(name: &str) -> bool {
     name.ends_with(".input_scale") || name.ends_with(".input_global_scale")
-}
-
-/// Tensor names by the linear they belong to; any other tensor by its own name.
-fn stems(checkpoint: &Checkpoint) -> BTreeMap<&str, BTreeSet<&str>> {
-    let mut stems: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for name in checkpoint.names() {
-        let stem = match name.rsplit_once('.') {
-            Some((stem, part)) if PART_NAMES.contains(&part) => stem,
-            _ => name,
-        };
-        stems.entry(stem).or_default().insert(name);
-    }
-    stems
 }
 
 struct Measured {
@@ -334,13 +206,21 @@ struct Measured {
     squares: f64,
 }
 
+impl Measured {
+    fn error(&self) -> f64 {
+        ratio(self.squared_error, self.squares)
+    }
+
+    /// Whether these are other weights; an error that is no number is above every limit.
+    fn is_wrong(&self) -> bool {
+        self.error().is_nan() || self.error() > self.wrong
+    }
+}
+
 /// The error of one linear, row by row.
-fn measure(
-    (source, source_stem): (&Checkpoint, &str),
-    (target, target_stem): (&Checkpoint, &str),
-) -> Result<Measured, String> {
-    let (from, a) = linear(source, source_stem).map_err(|e| format!("in the source, {}", e.error))?;
-    let (to, b) = linear(target, target_stem).map_err(|e| format!("in the target, {}", e.error))?;
+fn measure(folders: Folders<'_>, source_stem: &str, target_stem: &str) -> Result<Measured, String> {
+    let (from, a) = linear(folders.source, source_stem).map_err(|e| format!("in the source, {}", e.error))?;
+    let (to, b) = linear(folders.target, target_stem).map_err(|e| format!("in the target, {}", e.error))?;
     if from.shape != to.shape {
         return Err(format!("shape {:?}, the source's is {:?}", to.shape, from.shape));
     }
@@ -366,19 +246,4 @@ fn measure(
         squared_error,
         squares,
     })
-}
-
-/// Whose weights an expert of the target has instead, for the message.
-fn holder(source: &Checkpoint, target: (&Checkpoint, &str), stem: &str, plan: &ExpertPlan) -> String {
-    let name = format!("{stem}.weight");
-    let Role::Expert(expert) = role(&name) else { return String::new() };
-    let num_source = plan.layer(expert.layer).map_or(0, |layer| layer.num_source as u32);
-    let is_near = |id: &u32| {
-        measure((source, &stem_of(&expert, *id)), target)
-            .is_ok_and(|found| ratio(found.squared_error, found.squares) <= found.wrong)
-    };
-    match (0..num_source).find(is_near) {
-        Some(id) => format!(", those of source expert {id}"),
-        None => ", those of no expert of the layer".into(),
-    }
 }

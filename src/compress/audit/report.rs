@@ -131,54 +131,43 @@ impl AuditReport {
             AuditOutcome::Passed => "passed".to_owned(),
             AuditOutcome::Failed => format!("FAILED with {} faults", self.faults.count),
         };
-        if let (Some(pruned), Some(plan)) = (&self.pruned, &self.plan) {
-            let functional = pruned.functional.as_ref().map_or(String::new(), |f| {
-                match &self.quantized {
-                    None => format!(
-                        "; masked source = target on layer {}: max abs diff {:?}",
-                        f.layer, f.max_abs_diff
-                    ),
-                    Some(_) => format!(
-                        "; masked source against target on layer {}: {} of {} tokens pick the planned experts, relative error {:.4}",
-                        f.layer, f.same_selection, f.tokens, f.relative_error
-                    ),
-                }
-            });
-            let quantized = self.quantized.as_ref().map_or(String::new(), |q| {
-                format!(
-                    "; {} of {} source tensors accounted for ({} left out, {} linears measured), largest relative error of a class {:.4}",
-                    q.accounted,
-                    self.source.tensors,
-                    q.left_out,
-                    q.measured,
-                    q.worst_class()
-                )
-            });
-            return format!(
-                "audit {outcome}: {} of {} experts, {} layers, {} router rows and {} bias entries checked, max abs diff {:?} / {:?}; \
-                 {} expert tensors and {} others equal by bytes{quantized}{functional}",
-                plan.experts[1],
-                plan.experts[0],
-                plan.layers,
-                pruned.layers.iter().map(|l| l.rows_checked).sum::<usize>(),
-                pruned.layers.iter().map(|l| l.bias_checked).sum::<usize>(),
-                pruned.max_router_diff(),
-                pruned.max_bias_diff(),
-                pruned.layers.iter().map(|l| l.expert_tensors_equal).sum::<usize>(),
-                pruned.untouched_equal,
-            );
-        }
-        match &self.quantized {
-            Some(quantized) => format!(
-                "audit {outcome}: {} of {} source tensors accounted for ({} equal by bytes, {} linears measured), largest relative error of a class {:.4}",
-                quantized.accounted,
+        let quantized = self.quantized.as_ref().map(|q| {
+            let others = match self.pruned {
+                Some(_) => format!("{} left out", q.left_out),
+                None => format!("{} equal by bytes", q.equal),
+            };
+            format!(
+                "{} of {} source tensors accounted for ({others}, {} linears measured), largest relative error of a class {:.4}",
+                q.accounted,
                 self.source.tensors,
-                quantized.equal,
-                quantized.measured,
-                quantized.worst_class(),
+                q.measured,
+                q.worst_class()
+            )
+        });
+        let (Some(pruned), Some(plan)) = (&self.pruned, &self.plan) else {
+            return format!("audit {outcome}{}", quantized.map_or(String::new(), |q| format!(": {q}")));
+        };
+        let functional = pruned.functional.as_ref().map_or(String::new(), |f| match &quantized {
+            None => format!("; masked source = target on layer {}: max abs diff {:?}", f.layer, f.max_abs_diff),
+            Some(_) => format!(
+                "; masked source against target on layer {}: {} of {} tokens pick the planned experts, relative error {:.4}",
+                f.layer, f.same_selection, f.tokens, f.relative_error
             ),
-            None => format!("audit {outcome}"),
-        }
+        });
+        format!(
+            "audit {outcome}: {} of {} experts, {} layers, {} router rows and {} bias entries checked, max abs diff {:?} / {:?}; \
+             {} expert tensors and {} others equal by bytes{}{functional}",
+            plan.experts[1],
+            plan.experts[0],
+            plan.layers,
+            pruned.layers.iter().map(|l| l.rows_checked).sum::<usize>(),
+            pruned.layers.iter().map(|l| l.bias_checked).sum::<usize>(),
+            pruned.max_router_diff(),
+            pruned.max_bias_diff(),
+            pruned.layers.iter().map(|l| l.expert_tensors_equal).sum::<usize>(),
+            pruned.untouched_equal,
+            quantized.map_or(String::new(), |q| format!("; {q}")),
+        )
     }
 
     /// The report for people: tables, warnings, faults, and the summary last.
