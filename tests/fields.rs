@@ -144,6 +144,7 @@ fn case(route: &str, field: &str, ids: &Ids) -> Option<(Value, Value)> {
         "logprob_token_ids" => (scored, json!([100, 101])),
         "previous_response_id" => (none(), json!("resp_none")),
         "store" if responses => (none(), json!(false)),
+        "background" if responses => (none(), json!(true)),
         "parse_special" => (json!({"prompt": "<|im_end|>x"}), json!(true)),
         "prompt_logprobs" => (none(), json!(1)),
         // Told by its range: nothing else waits here.

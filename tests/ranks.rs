@@ -129,7 +129,8 @@ fn the_reference_has_every_split() {
     }
 }
 
-/// What is exchanged in absorbed form: of heads a third of what latents take, of whole keys nothing but sums.
+/// What is exchanged in absorbed form: queries of own heads and partial results of all, in the latent space or of heads;
+/// of whole keys nothing but sums.
 #[test]
 fn ranks_exchange_what_their_split_needs() {
     let exchanged = |context| {
@@ -141,8 +142,9 @@ fn ranks_exchange_what_their_split_needs() {
     let [whole, latents, heads] = CONTEXTS.map(exchanged);
     assert_eq!(whole.get("attend_absorbed"), None);
     let (latents, heads) = (latents["attend_absorbed"], heads["attend_absorbed"]);
-    // [96 + 66] values of a head for [160 + 130].
-    assert!(heads * 290 == latents * 162, "{heads} of {latents} bytes");
+    // Each of two ranks gives queries of two heads and results of four: 96 and 66 values a head for 160 and 130.
+    let (values, values_by_heads) = (2 * 160 + 4 * 130, 2 * 96 + 4 * 66);
+    assert_eq!(heads * values, latents * values_by_heads);
     // Sums of the residual stream: one of the table, one a layer behind attention, one behind its FFN.
     let of = |op: &str| whole.get(op).copied().unwrap_or_default();
     let (sums, layers) = (of("project_add_norm") + of("moe") + of("dense"), 3);

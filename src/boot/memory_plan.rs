@@ -37,7 +37,7 @@ impl Memory {
     /// Free memory of a device: recorded graphs and what allocations lose to their granularity are set aside. Of the
     /// device's whole memory a share of `utilization` may be in use, by whomever.
     pub fn device(free_bytes: u64, whole_bytes: u64, utilization: f64) -> Self {
-        let kept_free = (whole_bytes as f64 * (1.0 - utilization)).ceil() as u64;
+        let kept_free = (whole_bytes as f64 * (1.0 - utilization)).round() as u64;
         Self {
             available_bytes: free_bytes.saturating_sub(kept_free),
             process_bytes: 1 << 30,

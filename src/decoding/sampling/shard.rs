@@ -502,7 +502,6 @@ fn present(value: Option<f32>) -> u64 {
 mod tests {
     use super::super::{History, Logprobs, Sampler};
     use super::*;
-    use crate::guard::is_flat;
 
     /// What a holder of the whole row gives.
     fn whole(logits: &[f32], wanted: &Wanted<'_>) -> Chosen {
@@ -520,7 +519,7 @@ mod tests {
         Chosen {
             token,
             sound: survey.sound && survey.max.is_some(),
-            flat: is_flat(logits),
+            flat: logits.len() > 1 && logits.iter().all(|logit| *logit == logits[0]),
             ended: end.is_some(),
             logprobs: wanted.logprobs.map(|top| Logprobs::default().of(logits, token, top)),
         }

@@ -38,7 +38,7 @@ impl<B: Rank> DraftOps for Group<B> {
             let (table, head) = (table?, head?);
             let own = DraftMatrices {
                 embed_tokens: table.as_ref().map(Part::view),
-                lm_head: head.as_ref().map(Part::view).or_else(|| host.lm_head.clone()),
+                lm_head: head.as_ref().map(Part::view).or(host.lm_head),
                 ..host.clone()
             };
             rank.load_draft(&own, shape, rope, capacity, cache).map(Mutex::new)
