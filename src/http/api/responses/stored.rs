@@ -221,9 +221,8 @@ impl Keep {
 impl Begun {
     /// Resolves when the response was cancelled or deleted.
     pub(in super::super) async fn cancelled(&self) {
-        match &self.turn.work {
-            Some(work) => work.notified().await,
-            None => {}
+        if let Some(work) = &self.turn.work {
+            work.notified().await;
         }
     }
 
