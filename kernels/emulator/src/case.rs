@@ -6,6 +6,7 @@
 
 pub mod command;
 pub mod compare;
+pub mod node;
 
 use crate::transfer::tensor_map::{Element, Fill, Swizzle, TENSOR_MAP_BYTES, TensorMap};
 use compare::{Change, Difference, Report};
@@ -30,6 +31,10 @@ pub trait Device {
     }
     /// Runs the kernel `entry` of the module `ptx` to its end; `params` is the parameter block.
     fn launch(&mut self, ptx: &str, entry: &str, shape: &LaunchShape, params: &[u8]) -> Result<(), String>;
+    /// A fresh machine of so many devices in its place, for a case that needs them.
+    fn node(&mut self, _devices: usize) -> Option<&mut dyn node::Node> {
+        None
+    }
 }
 
 /// Shape of a launch.
@@ -79,6 +84,8 @@ pub struct Tensor {
     pub contents: Vec<u8>,
     /// Bytes after the launch; `None` for an input, which must not change.
     pub expected: Option<Vec<u8>>,
+    /// Whether the kernels keep what they like in it, which is not compared.
+    pub is_work: bool,
 }
 
 /// Element type of a tensor, under its name in Triton.
@@ -225,60 +232,22 @@ struct CaseFile {
 struct TensorEntry {
     dtype: DType,
     shape: Vec<usize>,
+    #[serde(default)]
+    role: String,
 }
 
 impl Case {
     /// Reads `NAME.json` and `NAME.safetensors`.
     pub fn load(path: &Path) -> Result<Self, CaseError> {
-        let read = |path: &Path| fs::read(path).map_err(|error| CaseError::Read(path.to_owned(), error));
-        let file: CaseFile =
-            serde_json::from_slice(&read(path)?).map_err(|error| CaseError::Json(path.to_owned(), error))?;
-        let tensors_path = path.with_extension("safetensors");
-        let bytes = read(&tensors_path)?;
-        let stored = SafeTensors::deserialize(&bytes)
-            .map_err(|error| CaseError::Tensors(tensors_path.clone(), error))?;
-        let contents = |name: &str, entry: &TensorEntry| -> Result<Vec<u8>, CaseError> {
-            let view =
-                stored.tensor(name).map_err(|error| CaseError::Tensors(tensors_path.clone(), error))?;
-            let bytes = entry.shape.iter().product::<usize>() * entry.dtype.bytes();
-            if view.shape() == entry.shape && view.data().len() == bytes {
-                return Ok(view.data().to_vec());
-            }
-            let reason = format!(
-                "{name} is {:?} of {} bytes, the case says {:?} of {bytes}",
-                view.shape(),
-                view.data().len(),
-                entry.shape
-            );
-            Err(CaseError::Invalid(tensors_path.clone(), reason))
-        };
-        let mut tensors = Vec::new();
-        for (name, entry) in &file.tensors {
-            let expected = match file.expected.get(name) {
-                Some(answer) if answer.dtype == entry.dtype && answer.shape == entry.shape => {
-                    Some(contents(&format!("{name}.expected"), answer)?)
-                }
-                Some(_) => {
-                    let reason = format!("the answer of {name} has another type or shape than {name}");
-                    return Err(CaseError::Invalid(path.to_owned(), reason));
-                }
-                None => None,
-            };
-            let contents = contents(name, entry)?;
-            tensors.push(Tensor { name: name.clone(), dtype: entry.dtype, contents, expected });
-        }
-        if let Some(name) = file.expected.keys().find(|name| !file.tensors.contains_key(*name)) {
-            let reason = format!("the answer {name} has no tensor");
-            return Err(CaseError::Invalid(path.to_owned(), reason));
-        }
-        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        let file: CaseFile = json(path)?;
+        let tensors = load_tensors(path, &file.tensors, &file.expected)?;
+        let folder = builds_folder(path);
         Ok(Self { name: file.name, tolerance: file.tolerance, tensors, builds: file.builds, folder })
     }
 
     /// The PTX of a build.
     pub fn ptx(&self, build: &Build) -> Result<String, CaseError> {
-        let path = self.folder.join(&build.file);
-        fs::read_to_string(&path).map_err(|error| CaseError::Read(path, error))
+        read_text(&self.folder.join(&build.file))
     }
 
     /// Runs one build: allocates and fills the tensors, launches, and compares every tensor. The time is
@@ -333,10 +302,7 @@ impl Case {
         device: &mut impl Device,
     ) -> Result<Vec<u8>, String> {
         let mut params = Vec::new();
-        let mut push = |alignment: usize, bytes: &[u8]| {
-            params.resize(params.len().next_multiple_of(alignment), 0);
-            params.extend_from_slice(bytes);
-        };
+        let mut push = |alignment: usize, bytes: &[u8]| push_param(&mut params, alignment, bytes);
         let find = |name: &str| {
             let index = self.tensors.iter().position(|tensor| tensor.name == name);
             index.ok_or_else(|| format!("the case has no tensor {name}"))
@@ -361,6 +327,76 @@ impl Case {
         }
         Ok(params)
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CaseError> {
+    fs::read(path).map_err(|error| CaseError::Read(path.to_owned(), error))
+}
+
+fn read_text(path: &Path) -> Result<String, CaseError> {
+    fs::read_to_string(path).map_err(|error| CaseError::Read(path.to_owned(), error))
+}
+
+fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CaseError> {
+    serde_json::from_slice(&read(path)?).map_err(|error| CaseError::Json(path.to_owned(), error))
+}
+
+/// The folder of the PTX files of a case.
+fn builds_folder(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
+}
+
+/// The tensors of a case and their answers, from `NAME.safetensors` beside `NAME.json`.
+fn load_tensors(
+    path: &Path,
+    entries: &BTreeMap<String, TensorEntry>,
+    answers: &BTreeMap<String, TensorEntry>,
+) -> Result<Vec<Tensor>, CaseError> {
+    let tensors_path = path.with_extension("safetensors");
+    let bytes = read(&tensors_path)?;
+    let stored =
+        SafeTensors::deserialize(&bytes).map_err(|error| CaseError::Tensors(tensors_path.clone(), error))?;
+    let contents = |name: &str, entry: &TensorEntry| -> Result<Vec<u8>, CaseError> {
+        let view = stored.tensor(name).map_err(|error| CaseError::Tensors(tensors_path.clone(), error))?;
+        let bytes = entry.shape.iter().product::<usize>() * entry.dtype.bytes();
+        if view.shape() == entry.shape && view.data().len() == bytes {
+            return Ok(view.data().to_vec());
+        }
+        let reason = format!(
+            "{name} is {:?} of {} bytes, the case says {:?} of {bytes}",
+            view.shape(),
+            view.data().len(),
+            entry.shape
+        );
+        Err(CaseError::Invalid(tensors_path.clone(), reason))
+    };
+    let mut tensors = Vec::new();
+    for (name, entry) in entries {
+        let expected = match answers.get(name) {
+            Some(answer) if answer.dtype == entry.dtype && answer.shape == entry.shape => {
+                Some(contents(&format!("{name}.expected"), answer)?)
+            }
+            Some(_) => {
+                let reason = format!("the answer of {name} has another type or shape than {name}");
+                return Err(CaseError::Invalid(path.to_owned(), reason));
+            }
+            None => None,
+        };
+        let contents = contents(name, entry)?;
+        let is_work = entry.role == "work";
+        tensors.push(Tensor { name: name.clone(), dtype: entry.dtype, contents, expected, is_work });
+    }
+    if let Some(name) = answers.keys().find(|name| !entries.contains_key(*name)) {
+        let reason = format!("the answer {name} has no tensor");
+        return Err(CaseError::Invalid(path.to_owned(), reason));
+    }
+    Ok(tensors)
+}
+
+/// Adds a parameter at its natural alignment.
+fn push_param(params: &mut Vec<u8>, alignment: usize, bytes: &[u8]) {
+    params.resize(params.len().next_multiple_of(alignment), 0);
+    params.extend_from_slice(bytes);
 }
 
 /// Address of zeroed memory; 0 where no byte is asked for, so that a use of it is an error.

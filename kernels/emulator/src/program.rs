@@ -145,12 +145,39 @@ impl Ordering {
     }
 }
 
+/// The threads that a strong operation or a fence speaks to, narrowest first. PTX ISA 9.0, section 8.5.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Scope {
+    /// The block.
+    #[default]
+    Block,
+    Cluster,
+    Device,
+    /// All devices.
+    System,
+}
+
+impl Scope {
+    /// Scopes, narrowest first.
+    pub(crate) const ALL: [Self; 4] = [Self::Block, Self::Cluster, Self::Device, Self::System];
+}
+
+/// What a fence orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub(crate) scope: Scope,
+    pub(crate) acquires: bool,
+    pub(crate) releases: bool,
+}
+
 /// A load or store of one or more elements.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) address: Address,
     pub(crate) ty: Type,
     pub(crate) ordering: Ordering,
+    /// Of a strong access.
+    pub(crate) scope: Scope,
     pub(crate) registers: Vec<Target>,
 }
 
@@ -176,12 +203,32 @@ pub(crate) struct Atomic {
     pub(crate) op: AtomicOp,
     pub(crate) ty: Type,
     pub(crate) ordering: Ordering,
+    pub(crate) scope: Scope,
     /// Old values; `None` for `red`.
     pub(crate) destinations: Option<Vec<Target>>,
     /// Operands, one per element.
     pub(crate) values: Vec<Target>,
     /// New values of `cas`.
     pub(crate) swap: Option<Target>,
+}
+
+/// A `multimem` instruction: an access to the same offset of one allocation on each of several devices.
+#[derive(Debug)]
+pub(crate) struct Multimem {
+    pub(crate) kind: MultimemKind,
+    /// An address of a multicast range.
+    pub(crate) access: Access,
+}
+
+/// What a `multimem` instruction does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MultimemKind {
+    /// Loads all copies and combines them.
+    LoadReduce(AtomicOp),
+    /// Stores one value to all copies.
+    Store,
+    /// Combines each copy with one value.
+    Reduce(AtomicOp),
 }
 
 /// `shfl` modes.
@@ -282,12 +329,13 @@ pub(crate) enum Action {
     /// Hints: no effect on values.
     Nop,
     /// `fence`, `membar`: no effect on values.
-    Fence,
+    Fence(Fence),
     /// Hints that another warp should run.
     Yield,
     Load(Box<Access>),
     Store(Box<Access>),
     Atomic(Box<Atomic>),
+    Multimem(Box<Multimem>),
     /// `d`, `a` value, `b` lane, `c` clamp; `imm` low: predicate; member mask slot.
     Shuffle {
         mode: ShuffleMode,
@@ -418,6 +466,33 @@ pub(crate) enum Action {
     Clock {
         wide: bool,
     },
+}
+
+impl Action {
+    /// Whether it may change what other warps see. An atomic operation tells by itself.
+    pub(crate) fn is_seen(&self) -> bool {
+        match self {
+            Self::Load(_) | Self::Atomic(_) | Self::Fence(_) | Self::Yield | Self::LdMatrix { .. } => false,
+            Self::Multimem(multimem) => !matches!(multimem.kind, MultimemKind::LoadReduce(_)),
+            Self::Shuffle { .. } | Self::Vote { .. } | Self::Match { .. } | Self::Redux { .. } => false,
+            Self::Elect { .. } | Self::ActiveMask | Self::WarpSync { .. } | Self::Clock { .. } => false,
+            Self::MapAddress { .. } | Self::RankOfAddress { .. } => false,
+            Self::Mbarrier { op, .. } => !matches!(op, MbarrierOp::Wait { .. } | MbarrierOp::PendingCount),
+            _ => true,
+        }
+    }
+
+    /// Whether other threads may wait for what it writes.
+    pub(crate) fn is_strong_write(&self) -> bool {
+        match self {
+            Self::Store(access) => access.ordering.is_strong(),
+            Self::Atomic(_) => true,
+            Self::Multimem(multimem) => {
+                !matches!(multimem.kind, MultimemKind::LoadReduce(_)) && multimem.access.ordering.is_strong()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// `bar.red` operations.

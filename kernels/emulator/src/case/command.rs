@@ -1,9 +1,11 @@
 //! The program `ptx-run`: runs cases and prints one line for each build.
 
 use super::compare::Report;
-use super::{Build, Case, Device};
+use super::node::{Failure, NodeBuild, NodeCase, Order, Verdict};
+use super::{Build, Case, CaseError, Device, Tolerance, json};
+use serde::Deserialize;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const USAGE: &str = "usage: ptx-run CASE.json... [--arch sm_90] [--seed N] [--async issue|late|random]";
@@ -60,7 +62,7 @@ pub fn run<D: Device>(
     let mut cases = Vec::new();
     let mut not_run = 0;
     for file in &arguments.files {
-        match Case::load(file) {
+        match AnyCase::load(file) {
             Ok(case) => cases.push(case),
             Err(error) => {
                 writeln!(err, "ptx-run: {error}")?;
@@ -69,17 +71,18 @@ pub fn run<D: Device>(
         }
     }
     let mut total = Total { not_run, ..Total::default() };
-    let width = cases.iter().map(|case| case.name.len()).max().unwrap_or(0);
+    let width = cases.iter().map(|case| case.name().len()).max().unwrap_or(0);
     for case in &cases {
-        let wanted = |build: &&Build| arguments.arch.as_ref().is_none_or(|arch| *arch == build.arch);
         let mut found = false;
-        for build in case.builds.iter().filter(wanted) {
+        for (index, arch) in case.archs().into_iter().enumerate() {
+            if arguments.arch.as_deref().is_some_and(|wanted| wanted != arch) {
+                continue;
+            }
             found = true;
-            match case.ptx(build) {
-                Ok(ptx) => {
-                    let outcome = case.run(build, &ptx, &mut device(&arguments.options));
+            match case.run(index, &arguments.options, &mut device) {
+                Ok(outcome) => {
                     total.add(&outcome);
-                    print_outcome(case, build, &outcome, width, out)?;
+                    print_outcome(case, arch, &outcome, width, out)?;
                 }
                 Err(error) => {
                     writeln!(err, "ptx-run: {error}")?;
@@ -89,7 +92,7 @@ pub fn run<D: Device>(
         }
         if !found {
             let arch = arguments.arch.as_deref().unwrap_or("any architecture");
-            writeln!(out, "{:width$}  no build for {arch}", case.name)?;
+            writeln!(out, "{:width$}  no build for {arch}", case.name())?;
         }
     }
     let Total { builds, wrong, not_run, time } = total;
@@ -108,34 +111,153 @@ pub fn run<D: Device>(
     })
 }
 
-type Outcome = Result<(Report, Duration), String>;
+/// A case of one device or of several.
+enum AnyCase {
+    One(Case),
+    Several(NodeCase),
+}
+
+/// Tells a case of several devices from one of one.
+#[derive(Deserialize)]
+struct Head {
+    devices: Option<usize>,
+}
+
+/// Orders that are tried for what shows only in some.
+const MAX_ORDERS: u64 = 64;
+
+impl AnyCase {
+    fn load(path: &Path) -> Result<Self, CaseError> {
+        match json::<Head>(path)?.devices {
+            Some(_) => NodeCase::load(path).map(Self::Several),
+            None => Case::load(path).map(Self::One),
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::One(case) => &case.name,
+            Self::Several(case) => &case.name,
+        }
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        match self {
+            Self::One(case) => case.tolerance,
+            Self::Several(case) => case.tolerance,
+        }
+    }
+
+    /// Architecture of each build.
+    fn archs(&self) -> Vec<&str> {
+        match self {
+            Self::One(case) => case.builds.iter().map(|build| build.arch.as_str()).collect(),
+            Self::Several(case) => case.builds.iter().map(|build| build.arch.as_str()).collect(),
+        }
+    }
+
+    fn run<D: Device>(
+        &self,
+        index: usize,
+        options: &DeviceOptions,
+        device: &mut impl FnMut(&DeviceOptions) -> D,
+    ) -> Result<Outcome, CaseError> {
+        match self {
+            Self::One(case) => {
+                let build: &Build = &case.builds[index];
+                let ptx = case.ptx(build)?;
+                Ok(Outcome::of_one(case.run(build, &ptx, &mut device(options))))
+            }
+            Self::Several(case) => run_several(case, &case.builds[index], options, device),
+        }
+    }
+}
+
+/// Runs a build of several devices, in more orders where what must be found need not show in each.
+fn run_several<D: Device>(
+    case: &NodeCase,
+    build: &NodeBuild,
+    options: &DeviceOptions,
+    device: &mut impl FnMut(&DeviceOptions) -> D,
+) -> Result<Outcome, CaseError> {
+    let ptx = case.ptx(build)?;
+    let orders = match (case.expect, case.order) {
+        (Some(_), Order::Some) => MAX_ORDERS,
+        _ => 1,
+    };
+    let mut time = Duration::ZERO;
+    for order in 0..orders {
+        let options = DeviceOptions { seed: options.seed.wrapping_add(order), ..*options };
+        let mut device = device(&options);
+        let Some(node) = device.node(case.devices) else {
+            return Ok(Outcome::of_one(Err("the machine has one device".to_owned())));
+        };
+        let outcome = case.run(build, &ptx, node);
+        time += outcome.as_ref().map_or(Duration::ZERO, |(_, time)| *time);
+        let (right, mut details) = match case.verdict(&outcome) {
+            Verdict::Right => (true, Vec::new()),
+            Verdict::NotShown if order + 1 < orders => continue,
+            Verdict::NotShown => (false, vec![format!("no {:?} in {orders} orders", case.expect)]),
+            Verdict::Wrong(reason) => (false, vec![reason]),
+        };
+        return Ok(match outcome {
+            Ok((report, _)) if right => Outcome { right, ..Outcome::of_one(Ok((report, time))) },
+            Ok((report, _)) => {
+                let outcome = Outcome::of_one(Ok((report, time)));
+                details.extend(outcome.details);
+                Outcome { right, details, ..outcome }
+            }
+            Err(Failure::Race(text) | Failure::Deadlock(text)) if right => {
+                Outcome { right, details: vec![format!("found: {text}")], ..Outcome::of_one(Err(text)) }
+            }
+            Err(_) => Outcome { right, largest: None, time, details },
+        });
+    }
+    Ok(Outcome::of_one(Err("no order was tried".to_owned())))
+}
+
+/// What came of a build.
+struct Outcome {
+    right: bool,
+    /// `None` where there is nothing to compare.
+    largest: Option<f64>,
+    time: Duration,
+    /// Lines that say what is wrong, or was found.
+    details: Vec<String>,
+}
+
+impl Outcome {
+    fn of_one(result: Result<(Report, Duration), String>) -> Self {
+        match result {
+            Ok((report, time)) => {
+                let wrong = report.differences.iter().filter(|difference| difference.wrong > 0);
+                let details = wrong.map(ToString::to_string);
+                let details = details.chain(report.changes.iter().map(ToString::to_string)).collect();
+                Self { right: report.is_right(), largest: Some(report.largest()), time, details }
+            }
+            Err(reason) => Self { right: false, largest: None, time: Duration::ZERO, details: vec![reason] },
+        }
+    }
+}
 
 /// One aligned line, and what is wrong below it.
 fn print_outcome(
-    case: &Case,
-    build: &Build,
+    case: &AnyCase,
+    arch: &str,
     outcome: &Outcome,
     width: usize,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let (largest, right, time, details) = match outcome {
-        Ok((report, time)) => {
-            let wrong = report.differences.iter().filter(|difference| difference.wrong > 0);
-            let details = wrong.map(ToString::to_string);
-            let details: Vec<_> = details.chain(report.changes.iter().map(ToString::to_string)).collect();
-            let largest = match report.largest() {
-                0.0 => "0".to_owned(),
-                largest => format!("{largest:.2e}"),
-            };
-            (largest, report.is_right(), *time, details)
-        }
-        Err(reason) => ("-".to_owned(), false, Duration::ZERO, vec![reason.clone()]),
+    let largest = match outcome.largest {
+        None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(largest) => format!("{largest:.2e}"),
     };
-    let (name, arch, tolerance) = (&case.name, &build.arch, case.tolerance);
-    let verdict = if right { "ok" } else { "WRONG" };
-    let ms = milliseconds(time);
+    let (name, tolerance) = (case.name(), case.tolerance());
+    let verdict = if outcome.right { "ok" } else { "WRONG" };
+    let ms = milliseconds(outcome.time);
     writeln!(out, "{name:width$}  {arch:6}  {largest:>8}  {tolerance:11}  {verdict:5}  {ms:>9.1} ms")?;
-    for line in details.iter().flat_map(|detail| detail.lines()) {
+    for line in outcome.details.iter().flat_map(|detail| detail.lines()) {
         writeln!(out, "    {line}")?;
     }
     Ok(())
@@ -152,13 +274,8 @@ struct Total {
 impl Total {
     fn add(&mut self, outcome: &Outcome) {
         self.builds += 1;
-        match outcome {
-            Ok((report, time)) => {
-                self.wrong += usize::from(!report.is_right());
-                self.time += *time;
-            }
-            Err(_) => self.wrong += 1,
-        }
+        self.wrong += usize::from(!outcome.right);
+        self.time += outcome.time;
     }
 }
 

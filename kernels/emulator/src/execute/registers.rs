@@ -3,7 +3,7 @@
 use crate::{Lanes, WideLanes};
 
 /// 128 bytes: a 32-bit register of a warp, or half a 64-bit one.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(128))]
 struct Slot([u32; 32]);
 
@@ -11,7 +11,7 @@ struct Slot([u32; 32]);
 /// its low and its high 64 bits. Predicates are lane masks in a list of their own.
 ///
 /// Slots are handed out by the lowering, which bounds them by the size that it then asks for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registers {
     slots: Box<[Slot]>,
     /// Predicate registers, one bit a lane.

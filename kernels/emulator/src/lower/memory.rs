@@ -2,10 +2,10 @@
 
 use super::{Lowering, Modifiers, Result, Type};
 use crate::execute::Operands;
-use crate::program::{Access, Action, Atomic, AtomicOp, Ordering};
+use crate::program::{Access, Action, Atomic, AtomicOp, Fence, Multimem, MultimemKind, Ordering, Scope};
 use crate::text::{Operand, Space};
 
-/// Modifiers that change caching, ordering or scope, not values.
+/// Modifiers that change caching, ordering or scope, not how a value is computed.
 const HINTS: &[&str] = &[
     "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "cluster", "gpu", "sys",
     "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "v2", "v4", "v8",
@@ -39,6 +39,44 @@ fn ordering(m: &Modifiers<'_>) -> Ordering {
     }
 }
 
+/// The scope among the modifiers.
+fn scope(m: &Modifiers<'_>) -> Option<Scope> {
+    m.rest.iter().find_map(|modifier| {
+        Some(match *modifier {
+            "cta" => Scope::Block,
+            "cluster" => Scope::Cluster,
+            "gpu" | "gl" => Scope::Device,
+            "sys" => Scope::System,
+            _ => return None,
+        })
+    })
+}
+
+/// A `fence` or `membar`. Without a scope, which no valid text lacks, it orders the most.
+pub(super) fn fence(m: &Modifiers<'_>) -> Fence {
+    let (acquire, release) = (m.has("acquire"), m.has("release"));
+    Fence { scope: scope(m).unwrap_or(Scope::System), acquires: !release, releases: !acquire }
+}
+
+/// The operation among the modifiers.
+fn operation(m: &Modifiers<'_>) -> Option<AtomicOp> {
+    m.rest.iter().find_map(|modifier| {
+        Some(match *modifier {
+            "add" => AtomicOp::Add,
+            "min" => AtomicOp::Min,
+            "max" => AtomicOp::Max,
+            "inc" => AtomicOp::Inc,
+            "dec" => AtomicOp::Dec,
+            "and" => AtomicOp::And,
+            "or" => AtomicOp::Or,
+            "xor" => AtomicOp::Xor,
+            "exch" => AtomicOp::Exchange,
+            "cas" => AtomicOp::CompareAndSwap,
+            _ => return None,
+        })
+    })
+}
+
 impl Lowering<'_> {
     pub(super) fn memory(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<bool> {
         match m.mnemonic {
@@ -54,6 +92,10 @@ impl Lowering<'_> {
             "atom" | "red" if !m.has("async") => {
                 let atomic = self.atomic(m, operands)?;
                 self.emit(Action::Atomic(Box::new(atomic)), Operands::default());
+            }
+            "multimem" => {
+                let multimem = self.multimem(m, operands)?;
+                self.emit(Action::Multimem(Box::new(multimem)), Operands::default());
             }
             _ => return Ok(false),
         }
@@ -102,29 +144,47 @@ impl Lowering<'_> {
             return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
         }
         let address = self.address(&operands[address], space(m))?;
-        Ok(Access { address, ty, ordering: ordering(m), registers })
+        // A volatile access is a relaxed one of system scope, and so is one of memory-mapped I/O.
+        let scope = scope(m).unwrap_or(Scope::System);
+        Ok(Access { address, ty, ordering: ordering(m), scope, registers })
+    }
+
+    /// `multimem.ld_reduce`, `.st` and `.red`, of integers and floats of 32 bits or more.
+    fn multimem(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<Multimem> {
+        let reduction = || match operation(m) {
+            Some(
+                op @ (AtomicOp::Add
+                | AtomicOp::Min
+                | AtomicOp::Max
+                | AtomicOp::And
+                | AtomicOp::Or
+                | AtomicOp::Xor),
+            ) => Ok(op),
+            _ => Err("no operation of `multimem`".to_string()),
+        };
+        let (kind, address, values) = match () {
+            () if m.has("ld_reduce") => (MultimemKind::LoadReduce(reduction()?), 1, 0),
+            () if m.has("st") => (MultimemKind::Store, 0, 1),
+            () if m.has("red") => (MultimemKind::Reduce(reduction()?), 0, 1),
+            () => return Err("no access".to_string()),
+        };
+        let named = ["ld_reduce", "st", "red", "add", "min", "max", "and", "or", "xor"];
+        let rest: Vec<&str> = m.rest.iter().copied().filter(|modifier| !named.contains(modifier)).collect();
+        let mut access =
+            self.access(&Modifiers { mnemonic: m.mnemonic, rest: &rest }, operands, address, values)?;
+        if !matches!(access.ty.bytes(), 4 | 8) || matches!(access.ty, Type::F16x2 | Type::Bf16x2) {
+            return Err(format!("`multimem` of {:?} is not executed", access.ty));
+        }
+        // A reduction in memory is strong in any case, as an atomic operation is.
+        if matches!(kind, MultimemKind::Reduce(_)) && access.ordering == Ordering::Weak {
+            (access.ordering, access.scope) = (Ordering::Relaxed, Scope::Device);
+        }
+        access.address.space = Space::Global;
+        Ok(Multimem { kind, access })
     }
 
     fn atomic(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<Atomic> {
-        let op = m
-            .rest
-            .iter()
-            .find_map(|modifier| {
-                Some(match *modifier {
-                    "add" => AtomicOp::Add,
-                    "min" => AtomicOp::Min,
-                    "max" => AtomicOp::Max,
-                    "inc" => AtomicOp::Inc,
-                    "dec" => AtomicOp::Dec,
-                    "and" => AtomicOp::And,
-                    "or" => AtomicOp::Or,
-                    "xor" => AtomicOp::Xor,
-                    "exch" => AtomicOp::Exchange,
-                    "cas" => AtomicOp::CompareAndSwap,
-                    _ => return None,
-                })
-            })
-            .ok_or("no operation")?;
+        let op = operation(m).ok_or("no operation")?;
         let ty = m.ty()?;
         let (destination, rest) = match (m.mnemonic, operands) {
             ("atom", [d, rest @ ..]) => (Some(d), rest),
@@ -152,6 +212,7 @@ impl Lowering<'_> {
             Ordering::Weak => Ordering::Relaxed,
             other => other,
         };
-        Ok(Atomic { address, op, ty, ordering, destinations, values, swap })
+        let scope = scope(m).unwrap_or(Scope::Device);
+        Ok(Atomic { address, op, ty, ordering, scope, destinations, values, swap })
     }
 }

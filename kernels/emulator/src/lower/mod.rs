@@ -224,10 +224,10 @@ impl<'a> Lowering<'a> {
             "ret" | "exit" => self.emit(Action::Exit, Operands::default()),
             "trap" => self.emit(Action::Trap, Operands::default()),
             "nanosleep" => self.emit(Action::Yield, Operands::default()),
-            "membar" => self.emit(Action::Fence, Operands::default()),
+            "membar" => self.emit(Action::Fence(memory::fence(modifiers)), Operands::default()),
             // A fence between proxies orders nothing between threads, unless it names an ordering.
             "fence" if !modifiers.has("proxy") || modifiers.has("acquire") || modifiers.has("release") => {
-                self.emit(Action::Fence, Operands::default());
+                self.emit(Action::Fence(memory::fence(modifiers)), Operands::default());
             }
             "fence" | "griddepcontrol" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard"
             | "applypriority" | "pmevent" | "brkpt" => {

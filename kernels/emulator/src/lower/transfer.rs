@@ -3,7 +3,7 @@
 use super::memory::space;
 use super::{Lowering, Modifiers, Result, Type, take};
 use crate::execute::Operands;
-use crate::program::{Access, Action, Bulk, BulkKind, CopyAsync, MbarrierOp, Ordering, SINK};
+use crate::program::{Access, Action, Bulk, BulkKind, CopyAsync, MbarrierOp, Ordering, SINK, Scope};
 use crate::text::{Immediate, Operand, Space};
 use crate::transfer::reduce::Reduction;
 use crate::transfer::tensor_map::Field;
@@ -32,7 +32,13 @@ impl Lowering<'_> {
                     return Err(format!("a vector of {} elements of {} bytes", registers.len(), ty.bytes()));
                 }
                 let address = self.address(address, Space::Shared)?;
-                let access = Box::new(Access { address, ty, ordering: Ordering::Weak, registers });
+                let access = Box::new(Access {
+                    address,
+                    ty,
+                    ordering: Ordering::Weak,
+                    scope: Scope::default(),
+                    registers,
+                });
                 let mbarrier = self.address(mbarrier, Space::Shared)?;
                 self.emit(Action::StoreAsync { access, mbarrier }, Operands::default());
             }

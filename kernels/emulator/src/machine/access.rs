@@ -623,6 +623,17 @@ impl Env<'_> {
         Ok(Flow::Next)
     }
 
+    /// Whether a store would leave memory as it is.
+    pub(super) fn is_stored(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> bool {
+        let total = access.ty.bytes() as usize * access.registers.len();
+        lanes(exec).all(|lane| {
+            let bytes = Self::values(warp, access, lane);
+            let address = access.address.of(&warp.registers, lane);
+            let place = self.place(warp, lane, access.address.space, address, total);
+            place.is_ok_and(|(region, offset)| region.get(offset, total) == (&bytes[..total], true))
+        })
+    }
+
     /// The values of a store in a lane, one after the other.
     pub(super) fn values(warp: &Warp, access: &Access, lane: u32) -> [u8; 32] {
         let size = access.ty.bytes() as usize;

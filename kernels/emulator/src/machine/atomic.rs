@@ -16,6 +16,8 @@ impl Env<'_> {
     /// Reads, computes and writes lane by lane, in the order of lanes.
     pub(super) fn atomic(&mut self, warp: &mut Warp, atomic: &Atomic, exec: u32) -> Step {
         let size = atomic.ty.bytes() as usize;
+        // In global memory subnormals are flushed, in shared memory they are kept.
+        let flushes = atomic.address.space != Space::Shared;
         for lane in lanes(exec) {
             let base = atomic.address.of(&warp.registers, lane);
             Self::aligned(base, (size * atomic.values.len()) as u32, lane)?;
@@ -33,12 +35,16 @@ impl Env<'_> {
                     _ => {
                         let number =
                             |bytes: [u8; 16]| u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
-                        let result = combine(atomic, number(old), number(value)).map_err(blame(lane))?;
+                        let result = combine(atomic.op, atomic.ty, flushes, number(old), number(value))
+                            .map_err(blame(lane))?;
                         let mut bytes = [0; 16];
                         bytes[..8].copy_from_slice(&result.to_le_bytes());
                         bytes
                     }
                 };
+                if new[..size] != old[..size] {
+                    self.memory.changes += 1;
+                }
                 self.write(warp, lane, atomic.address.space, address, &new[..size])?;
                 if let Some(destinations) = &atomic.destinations {
                     set_register(&mut warp.registers, destinations[index], lane, atomic.ty, &old[..size]);
@@ -49,13 +55,13 @@ impl Env<'_> {
     }
 }
 
-/// The new value of an atomic operation; operands are zero-extended.
-fn combine(atomic: &Atomic, old: u64, value: u64) -> Result<u64, String> {
+/// The new value of an atomic operation; operands are zero-extended. `flushes`: subnormal numbers of 32 bits count as zeros.
+pub(super) fn combine(op: AtomicOp, ty: Type, flushes: bool, old: u64, value: u64) -> Result<u64, String> {
     use AtomicOp::*;
     macro_rules! integers {
         ($unsigned:ty, $t:ty) => {{
             let (a, b) = (old as $t, value as $t);
-            let result = match atomic.op {
+            let result = match op {
                 Add => a.wrapping_add(b),
                 Min => a.min(b),
                 Max => a.max(b),
@@ -94,28 +100,24 @@ fn combine(atomic: &Atomic, old: u64, value: u64) -> Result<u64, String> {
         let high = sixteen::<F>(op, (a >> 16) as u16, (b >> 16) as u16)?;
         Ok(u64::from(low) | u64::from(high) << 16)
     }
-    Ok(match atomic.ty {
+    Ok(match ty {
         Type::U32 | Type::B32 => integers!(u32, u32),
         Type::S32 => integers!(u32, i32),
         Type::U64 | Type::B64 => integers!(u64, u64),
         Type::S64 => integers!(u64, i64),
         Type::F32 => {
             let (a, b) = (f32::from_bits(old as u32), f32::from_bits(value as u32));
-            if atomic.op != Add {
+            if op != Add {
                 return Err("only `add` is an atomic operation on f32".to_string());
             }
-            // In global memory subnormals are flushed, in shared memory they are kept.
-            let sum = match atomic.address.space {
-                Space::Shared => a + b,
-                _ => flush(flush(a) + flush(b)),
-            };
+            let sum = if flushes { flush(flush(a) + flush(b)) } else { a + b };
             u64::from(sum.to_bits())
         }
-        Type::F64 if atomic.op == Add => (f64::from_bits(old) + f64::from_bits(value)).to_bits(),
-        Type::F16 => sixteen::<F16>(atomic.op, old as u16, value as u16)?.into(),
-        Type::Bf16 => sixteen::<Bf16>(atomic.op, old as u16, value as u16)?.into(),
-        Type::F16x2 => packed::<F16>(atomic.op, old, value)?,
-        Type::Bf16x2 => packed::<Bf16>(atomic.op, old, value)?,
+        Type::F64 if op == Add => (f64::from_bits(old) + f64::from_bits(value)).to_bits(),
+        Type::F16 => sixteen::<F16>(op, old as u16, value as u16)?.into(),
+        Type::Bf16 => sixteen::<Bf16>(op, old as u16, value as u16)?.into(),
+        Type::F16x2 => packed::<F16>(op, old, value)?,
+        Type::Bf16x2 => packed::<Bf16>(op, old, value)?,
         other => return Err(format!("no atomic operation on {other:?}")),
     })
 }

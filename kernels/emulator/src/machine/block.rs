@@ -3,6 +3,7 @@
 use super::memory::Region;
 use super::pending::Pending;
 use super::race::{BlockWatch, WarpWatch};
+use super::spin::Spin;
 use crate::execute::Registers;
 use crate::matrix::tensor_memory::TensorMemory;
 
@@ -45,6 +46,10 @@ pub(crate) struct Warp {
     pub(crate) cluster_phase: u64,
     /// What race detection knows, if it is on.
     pub(crate) watch: Option<Box<WarpWatch>>,
+    /// Whether it only waits.
+    pub(crate) spin: Spin,
+    /// Turns of its block in which it stands still.
+    pub(crate) rest: u32,
     /// Lanes that arrived in that phase.
     pub(crate) cluster_arrived: u32,
 }

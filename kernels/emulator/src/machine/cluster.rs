@@ -7,8 +7,9 @@ use super::memory::{Memory, Region};
 use super::observe::Observers;
 use super::pending::{Pending, Transfer};
 use super::profile::Count;
-use super::race::{BlockWatch, WarpWatch};
+use super::race::{BlockWatch, LaunchWatch};
 use super::random::Random;
+use super::spin::Spin;
 use super::{Asynchrony, Options};
 use crate::case::LaunchShape;
 use crate::execute::{Isa, Pattern, Registers};
@@ -53,6 +54,11 @@ pub(crate) enum Turn {
 /// What a turn needs beside the warp.
 pub(crate) struct Env<'a> {
     pub(crate) program: &'a Program,
+    /// The device, where there are several.
+    pub(crate) device: Option<usize>,
+    /// Whether there are other queues of launches. A turn then ends with a strong write, so that others come
+    /// between it and what follows.
+    pub(crate) several: bool,
     pub(crate) shape: &'a LaunchShape,
     pub(crate) options: &'a Options,
     pub(crate) memory: &'a mut Memory,
@@ -78,6 +84,7 @@ impl Cluster {
         program: &Program,
         shape: &LaunchShape,
         options: &Options,
+        watch: Option<(usize, &LaunchWatch)>,
         index: [u32; 3],
         fresh: &mut FreshRegisters,
     ) -> Self {
@@ -89,10 +96,15 @@ impl Cluster {
                 let inside = [rank % cx, rank / cx % cy, rank / cx / cy];
                 let block: [u32; 3] =
                     std::array::from_fn(|axis| index[axis] * shape.cluster[axis] + inside[axis]);
-                new_block(program, shape, options, block, inside, rank, fresh)
+                new_block(program, shape, options, watch, block, inside, rank, fresh)
             })
             .collect();
         Self { blocks, arrived: 0, live: threads * ranks, phase: 0, transfers: Vec::new() }
+    }
+
+    /// Stands in the place of a cluster whose turn it is.
+    pub(crate) fn placeholder() -> Self {
+        Self { blocks: Vec::new(), arrived: 0, live: 0, phase: 0, transfers: Vec::new() }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -117,6 +129,7 @@ fn new_block(
     program: &Program,
     shape: &LaunchShape,
     options: &Options,
+    watch: Option<(usize, &LaunchWatch)>,
     index: [u32; 3],
     inside: [u32; 3],
     rank: u32,
@@ -124,7 +137,9 @@ fn new_block(
 ) -> Block {
     let threads: u32 = shape.block.iter().product();
     let number = index[0] + shape.grid[0] * (index[1] + shape.grid[1] * index[2]);
-    let first_agent = options.races.then(|| number * threads.div_ceil(32));
+    let [wide, high] = [0, 1].map(|axis| shape.grid[axis] / shape.cluster[axis]);
+    let [x, y, z] = std::array::from_fn(|axis| index[axis] / shape.cluster[axis]);
+    let (block, cluster) = (number, x + wide * (y + high * z));
     let dynamic = dynamic_shared_start(program.static_shared);
     let shared_bytes = if shape.dynamic_shared_bytes > 0 {
         dynamic + shape.dynamic_shared_bytes
@@ -174,7 +189,11 @@ fn new_block(
                 local: Region::new(32 * program.local_bytes as usize),
                 pending: Pending::default(),
                 cluster_phase: 0,
-                watch: first_agent.map(|first| WarpWatch::new(first + number)),
+                watch: watch.map(|(device, launch)| {
+                    launch.warp(block * threads.div_ceil(32) + number, device, cluster, block)
+                }),
+                spin: Spin::default(),
+                rest: 0,
                 cluster_arrived: 0,
             }))
         })
@@ -186,7 +205,7 @@ fn new_block(
         barriers: std::array::from_fn(|_| Barrier::default()),
         live: threads,
         tensor_memory: None,
-        watch: options.races.then(BlockWatch::new),
+        watch: watch.map(|_| BlockWatch::new()),
     }
 }
 
@@ -360,6 +379,7 @@ impl Env<'_> {
                         break;
                     }
                     Action::Exit => {
+                        self.memory.changes += 1;
                         self.exit(warp, exec).map_err(|trouble| self.fault(warp, pc, trouble))?;
                         progress = true;
                         if exec == mask {
@@ -378,11 +398,23 @@ impl Env<'_> {
                             self.observe(warp, inst, exec)
                                 .map_err(|trouble| self.fault(warp, pc, trouble))?;
                         }
+                        // A loop that waits may tell its block again and again that nothing has come.
+                        let same = match &inst.action {
+                            Action::Store(access) if self.several => self.is_stored(warp, access, exec),
+                            _ => false,
+                        };
                         let flow = self
                             .execute(warp, inst, exec, mask)
                             .map_err(|trouble| self.fault(warp, pc, trouble))?;
                         match flow {
-                            Flow::Next => pc += 1,
+                            Flow::Next => {
+                                pc += 1;
+                                self.memory.changes += u64::from(inst.action.is_seen() && !same);
+                                if self.several && inst.action.is_strong_write() {
+                                    self.memory.signals += 1;
+                                    left = 1;
+                                }
+                            }
                             Flow::Wait => {
                                 // It did not run.
                                 let count = &mut self.counts[pc as usize];
@@ -449,6 +481,11 @@ impl Env<'_> {
         }
         self.race_exit(warp, lanes)?;
         warp.live &= !lanes;
+        if warp.live == 0
+            && let (Some(end), Some(watch)) = (&mut self.observers.end, &warp.watch)
+        {
+            end.join(watch.end());
+        }
         let count = lanes.count_ones();
         self.block().live -= count;
         self.cluster.live -= count;
@@ -481,6 +518,7 @@ impl Env<'_> {
             [thread % x, thread / x % y, thread / x / y]
         });
         Fault {
+            device: self.device,
             kernel: self.program.name.clone(),
             line: self.program.code.get(pc as usize).map_or(0, |inst: &Inst| inst.line),
             opcode: self.program.opcodes.get(pc as usize).cloned().unwrap_or_default(),

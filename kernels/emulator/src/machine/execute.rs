@@ -75,6 +75,7 @@ impl Env<'_> {
         let o = &inst.operands;
         match &inst.action {
             Action::Atomic(atomic) => self.atomic(warp, atomic, exec),
+            Action::Multimem(multimem) => self.multimem(warp, multimem, exec),
             Action::Shuffle { mode, members } => self.shuffle(warp, o, *mode, *members, exec, mask),
             Action::Vote { mode, members, destination, source, invert } => {
                 self.vote(warp, o, *mode, *members, *destination, (*source, *invert), exec, mask)
@@ -154,7 +155,7 @@ impl Env<'_> {
                 Ok(Flow::Next)
             }
             Action::Trap => Err("`trap` was reached".into()),
-            Action::Fence => Ok(Flow::Next),
+            Action::Fence(_) => Ok(Flow::Next),
             Action::Yield => Ok(Flow::Yield),
             Action::Load(_) | Action::Store(_) => Err("an access is no instruction of the whole warp".into()),
             Action::Alu(_) | Action::Branch(_) | Action::BranchTable(_) | Action::Exit | Action::Nop => {

@@ -1,8 +1,15 @@
 //! Faults: what a kernel did that a device would punish, or hide.
 
+/// First words of the reason of a race.
+pub(crate) const RACE: &str = "race on ";
+/// First words of the reason where nothing can go on.
+pub(crate) const DEADLOCK: &str = "deadlock: ";
+
 /// Where and why a kernel was stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
+    /// The device, where there are several.
+    pub device: Option<usize>,
     /// Name of the kernel.
     pub kernel: String,
     /// Line in the PTX text; 0 if no instruction is to blame.
@@ -19,6 +26,9 @@ pub struct Fault {
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(device) = self.device {
+            write!(f, "device {device}, ")?;
+        }
         write!(f, "{}", self.kernel)?;
         if self.line > 0 {
             write!(f, ", line {} `{}`", self.line, self.opcode)?;
@@ -32,6 +42,18 @@ impl std::fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+impl Fault {
+    /// Whether it is a race: accesses that nothing orders.
+    pub fn is_race(&self) -> bool {
+        self.text.starts_with(RACE)
+    }
+
+    /// Whether nothing could go on, whatever order warps run in from here.
+    pub fn is_deadlock(&self) -> bool {
+        self.text.starts_with(DEADLOCK)
+    }
+}
 
 /// A reason before it has a place: the lane that is to blame, if one is.
 #[derive(Debug, Clone)]

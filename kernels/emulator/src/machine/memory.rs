@@ -135,15 +135,32 @@ impl Bits {
 struct Allocation {
     base: u64,
     device: usize,
+    /// What it holds, for messages.
+    name: Option<String>,
     region: Region,
+}
+
+/// A range of addresses at which `multimem` instructions reach several allocations.
+#[derive(Debug)]
+struct Multicast {
+    base: u64,
+    bytes: u64,
+    /// Base addresses of the copies.
+    copies: Vec<u64>,
 }
 
 /// The global memory of all devices, in one address space.
 #[derive(Debug)]
 pub(crate) struct Memory {
+    /// How often anything changed that a waiting warp may see: memory, mbarriers, warps that ended.
+    pub(crate) changes: u64,
+    /// Strong writes so far.
+    pub(crate) signals: u64,
     /// By base address.
     allocations: Vec<Allocation>,
+    /// Next free address of each device, and that of multicast ranges behind them.
     next: Vec<u64>,
+    multicasts: Vec<Multicast>,
     /// Index of the allocation that was found last.
     recent: usize,
 }
@@ -155,8 +172,66 @@ const GUARD: u64 = 4096;
 
 impl Memory {
     pub(crate) fn new(devices: usize) -> Self {
-        let next = (0..devices as u64).map(|device| GLOBAL_START + device * DEVICE_SPAN).collect();
-        Self { allocations: Vec::new(), next, recent: 0 }
+        let next = (0..=devices as u64).map(|device| GLOBAL_START + device * DEVICE_SPAN).collect();
+        Self { changes: 0, signals: 0, allocations: Vec::new(), next, multicasts: Vec::new(), recent: 0 }
+    }
+
+    pub(crate) fn num_devices(&self) -> usize {
+        self.next.len() - 1
+    }
+
+    /// The device whose range of addresses holds this one.
+    pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
+        let device = address.checked_sub(GLOBAL_START)? / DEVICE_SPAN;
+        (device < self.num_devices() as u64).then_some(device as usize)
+    }
+
+    /// Names an allocation; false if there is none at this address.
+    pub(crate) fn name(&mut self, base: u64, name: &str) -> bool {
+        match self.allocations.binary_search_by_key(&base, |allocation| allocation.base) {
+            Ok(at) => {
+                self.allocations[at].name = Some(name.to_owned());
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The name of the allocation that an address lies in, with offset and device; `None` if it has no name.
+    pub(crate) fn describe(&self, address: u64) -> Option<String> {
+        let at = self.allocations.partition_point(|allocation| allocation.base <= address);
+        let Allocation { base, device, name, region } = self.allocations.get(at.checked_sub(1)?)?;
+        let (name, offset) = (name.as_ref()?, address - base);
+        (offset < region.len() as u64).then(|| format!("`{name}` + {offset:#x} of device {device}"))
+    }
+
+    /// A range of addresses that stands for allocations of one size, on several devices.
+    pub(crate) fn multicast(&mut self, copies: &[u64]) -> Result<u64, String> {
+        let mut bytes = None;
+        for &copy in copies {
+            let at = self.allocations.binary_search_by_key(&copy, |allocation| allocation.base);
+            let at = at.map_err(|_| format!("no allocation at {copy:#x} to multicast to"))?;
+            let size = self.allocations[at].region.len() as u64;
+            if *bytes.get_or_insert(size) != size {
+                return Err(format!("a multicast to allocations of {size} bytes and of other sizes"));
+            }
+        }
+        let bytes = bytes.ok_or("a multicast to nothing")?;
+        let last = self.num_devices();
+        let base = self.next[last].next_multiple_of(256);
+        self.next[last] = base + bytes + GUARD;
+        self.multicasts.push(Multicast { base, bytes, copies: copies.to_vec() });
+        Ok(base)
+    }
+
+    /// Addresses of the copies that a range of multicast addresses stands for.
+    pub(crate) fn copies(&self, address: u64, len: u64) -> Option<impl Iterator<Item = u64> + '_> {
+        let inside = |multicast: &&Multicast| {
+            let offset = address.wrapping_sub(multicast.base);
+            offset < multicast.bytes && multicast.bytes - offset >= len
+        };
+        let Multicast { base, copies, .. } = self.multicasts.iter().find(inside)?;
+        Some(copies.iter().map(move |copy| copy + (address - base)))
     }
 
     /// Allocates on a device.
@@ -164,7 +239,7 @@ impl Memory {
         let base = self.next[device].next_multiple_of(align.max(256));
         self.next[device] = base + region.len() as u64 + GUARD;
         let at = self.allocations.partition_point(|allocation| allocation.base < base);
-        self.allocations.insert(at, Allocation { base, device, region });
+        self.allocations.insert(at, Allocation { base, device, name: None, region });
         base
     }
 
@@ -195,6 +270,9 @@ impl Memory {
     }
 
     fn search(&mut self, address: u64, len: usize) -> Result<(&mut Region, usize), String> {
+        if self.copies(address, 1).is_some() {
+            return Err(format!("{len} bytes at the multicast address {address:#x}, for `multimem` alone"));
+        }
         let at = self.allocations.partition_point(|allocation| allocation.base <= address);
         let Some(index) = at.checked_sub(1) else {
             return Err(format!("{len} bytes at {address:#x}, before any allocation"));
@@ -244,6 +322,16 @@ mod tests {
         assert!(memory.find(a + 96, 8).unwrap_err().contains("4 bytes behind the end"));
         assert_eq!(memory.find(b, 8).unwrap().0.get(0, 8), (&[7; 8][..], true));
         assert!(memory.find(3, 1).unwrap_err().contains("before any"));
+        assert!(memory.name(b, "flags") && !memory.name(b + 8, "flags"));
+        assert_eq!(memory.describe(b + 4).as_deref(), Some("`flags` + 0x4 of device 1"));
+        assert_eq!((memory.describe(b + 8), memory.describe(a)), (None, None));
+        assert_eq!((memory.device_of(a), memory.device_of(b), memory.device_of(3)), (Some(0), Some(1), None));
+        assert!(memory.multicast(&[]).is_err() && memory.multicast(&[a, b]).is_err());
+        let c = memory.allocate(0, Region::of(vec![8; 8]), 256);
+        let both = memory.multicast(&[c, b]).unwrap();
+        assert_eq!(memory.copies(both + 4, 4).unwrap().collect::<Vec<_>>(), [c + 4, b + 4]);
+        assert!(memory.copies(both + 4, 8).is_none() && memory.copies(c, 4).is_none());
+        assert!(memory.find(both, 4).unwrap_err().contains("multimem") && memory.device_of(both).is_none());
         assert!(memory.free(a) && !memory.free(a));
         assert!(memory.find(a, 1).is_err());
     }

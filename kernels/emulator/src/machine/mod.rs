@@ -8,12 +8,15 @@ mod block;
 mod cluster;
 mod access;
 mod atomic;
+mod multimem;
 mod collective;
 mod transfer;
 mod matrix;
 mod tensor;
 mod execute;
 mod grid;
+mod spin;
+mod queue;
 mod case_device;
 mod observe;
 mod race;
@@ -25,12 +28,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use case_device::CaseDevice;
 pub use fault::Fault;
 pub use profile::{Class, InstructionCount, Report, Total, Traffic};
+pub use queue::Launch;
 
 use crate::case::LaunchShape;
 use crate::lower::lower;
 use crate::program::Program;
 use crate::text::{self, Space};
-use grid::Grid;
 use memory::{Memory, Region};
 
 /// When asynchronous transfers happen.
@@ -94,13 +97,18 @@ pub struct Ptx {
 #[derive(Debug)]
 pub struct Module {
     ptx: Arc<Ptx>,
+    device: usize,
     globals: Vec<u64>,
     variables: Vec<u64>,
 }
 
 /// A kernel of a loaded module.
 #[derive(Debug, Clone)]
-pub struct Kernel(Arc<Program>);
+pub struct Kernel {
+    program: Arc<Program>,
+    /// The device that its module is loaded on.
+    device: usize,
+}
 
 /// Devices with one address space.
 #[derive(Debug)]
@@ -124,6 +132,17 @@ impl Machine {
     /// Frees an allocation; false if there is none at this address.
     pub fn free(&mut self, address: u64) -> bool {
         self.memory.free(address)
+    }
+
+    /// Names an allocation, for messages; false if there is none at this address.
+    pub fn name(&mut self, address: u64, name: &str) -> bool {
+        self.memory.name(address, name)
+    }
+
+    /// An address at which `multimem` instructions reach allocations of one size, on several devices. Errors
+    /// name the allocation that is missing or differs.
+    pub fn multicast(&mut self, copies: &[u64]) -> Result<u64, String> {
+        self.memory.multicast(copies)
     }
 
     /// Writes device memory. Errors name the range.
@@ -163,7 +182,7 @@ impl Machine {
                 }
             })
             .collect();
-        Module { ptx: ptx.clone(), globals, variables }
+        Module { ptx: ptx.clone(), device, globals, variables }
     }
 
     /// Frees a module's variables.
@@ -180,9 +199,8 @@ impl Machine {
         shape: LaunchShape,
         parameters: &[u8],
     ) -> Result<Report, Fault> {
-        let mut grid = Grid::new(&kernel.0, shape, parameters, &self.options)?;
-        while !grid.turn(&mut self.memory)? {}
-        Ok(grid.report())
+        let mut reports = self.run(&[&[Launch { kernel, shape, parameters }]])?;
+        Ok(reports.pop().and_then(|mut queue| queue.pop()).expect("a report of each launch"))
     }
 
     /// Runs kernels at the same time, as several devices would: each gets a turn after the other.
@@ -190,19 +208,16 @@ impl Machine {
         &mut self,
         launches: &[(&Kernel, LaunchShape, &[u8])],
     ) -> Result<Vec<Report>, Fault> {
-        let mut grids = launches
-            .iter()
-            .map(|(kernel, shape, parameters)| Grid::new(&kernel.0, *shape, parameters, &self.options))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut done = vec![false; grids.len()];
-        while !done.iter().all(|&done| done) {
-            for (grid, done) in grids.iter_mut().zip(&mut done) {
-                if !*done {
-                    *done = grid.turn(&mut self.memory)?;
-                }
-            }
-        }
-        Ok(grids.into_iter().map(Grid::report).collect())
+        let launch = |&(kernel, shape, parameters): &_| [Launch { kernel, shape, parameters }];
+        let launches: Vec<_> = launches.iter().map(launch).collect();
+        let queues: Vec<&[Launch<'_>]> = launches.iter().map(|launch| &launch[..]).collect();
+        Ok(self.run(&queues)?.into_iter().flatten().collect())
+    }
+
+    /// Runs queues of launches at the same time, as several devices would: the launches of a queue one after
+    /// the other, with nothing to order those of different queues. Reports are in the order of the launches.
+    pub fn run(&mut self, queues: &[&[Launch<'_>]]) -> Result<Vec<Vec<Report>>, Fault> {
+        queue::run(&mut self.memory, &self.options, queues)
     }
 }
 
@@ -223,7 +238,7 @@ impl Module {
         let shared = self.variables.is_empty().then_some(&self.ptx.programs);
         let programs = || shared.map(|programs| programs.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(program) = programs().and_then(|programs| programs.get(name).cloned()) {
-            return Ok(Kernel(program));
+            return Ok(Kernel { program, device: self.device });
         }
         let function = module.function(name).filter(|function| function.entry).ok_or_else(|| {
             format!("no kernel `{name}`; the module has {}", self.kernels().collect::<Vec<_>>().join(", "))
@@ -233,7 +248,7 @@ impl Module {
         if let Some(mut programs) = programs() {
             programs.insert(name.to_owned(), program.clone());
         }
-        Ok(Kernel(program))
+        Ok(Kernel { program, device: self.device })
     }
 }
 
@@ -248,21 +263,21 @@ impl Ptx {
 impl Kernel {
     /// Bytes of the parameter block.
     pub fn parameter_bytes(&self) -> u64 {
-        self.0.parameter_bytes
+        self.program.parameter_bytes
     }
 
     /// Blocks of a cluster in x, y, z: those that the kernel requires, or one.
     pub fn cluster(&self) -> [u32; 3] {
-        self.0.directives.required_cluster.unwrap_or([1; 3])
+        self.program.directives.required_cluster.unwrap_or([1; 3])
     }
 
     /// Bytes of static shared memory.
     pub fn static_shared_bytes(&self) -> u32 {
-        self.0.static_shared
+        self.program.static_shared
     }
 
     /// Bytes of local memory of a thread.
     pub fn local_bytes(&self) -> u32 {
-        self.0.local_bytes
+        self.program.local_bytes
     }
 }

@@ -4,9 +4,9 @@ use super::access::{OFFSET, lanes};
 use super::block::Warp;
 use super::cluster::{Env, Step};
 use super::profile::Profiler;
-use super::race::{Place, Races};
+use super::race::{Clock, Place, Races};
 use crate::lower::{GLOBAL_START, SHARED_WINDOW};
-use crate::program::{Action, Address, Inst};
+use crate::program::{Action, Address, Inst, MultimemKind};
 use crate::text::Space;
 
 /// Bytes that a lane touches.
@@ -20,20 +20,25 @@ pub(crate) struct Touch {
 /// What watches a launch.
 #[derive(Debug, Default)]
 pub(crate) struct Observers {
+    /// Of all launches, while it is the turn of this one.
     pub(crate) races: Option<Races>,
     pub(crate) profile: Option<Profiler>,
+    /// What is known at the end of the warps that have ended, if that is asked for.
+    pub(crate) end: Option<Clock>,
+    /// Instructions that read memory, with the first address, if they are asked for.
+    pub(crate) polls: Option<Vec<(u32, Place)>>,
     /// Buffers.
     reads: Vec<Touch>,
     writes: Vec<Touch>,
 }
 
 impl Observers {
-    pub(crate) fn new(races: Option<Races>, profile: Option<Profiler>) -> Self {
-        Self { races, profile, ..Self::default() }
+    pub(crate) fn new(profile: Option<Profiler>) -> Self {
+        Self { profile, ..Self::default() }
     }
 
     pub(crate) fn is_watching(&self) -> bool {
-        self.races.is_some() || self.profile.is_some()
+        self.races.is_some() || self.profile.is_some() || self.polls.is_some()
     }
 }
 
@@ -41,9 +46,9 @@ impl Env<'_> {
     /// Shows an instruction to the observers before it is executed.
     #[cold]
     pub(super) fn observe(&mut self, warp: &mut Warp, inst: &Inst, exec: u32) -> Step<()> {
-        if let Action::Fence = &inst.action {
+        if let Action::Fence(fence) = inst.action {
             if let Some(watch) = &mut warp.watch {
-                watch.fence();
+                watch.fence(fence);
             }
             return Ok(());
         }
@@ -52,6 +57,9 @@ impl Env<'_> {
         self.touches(warp, inst, exec, &mut reads, &mut writes);
         let mut result = Ok(());
         if !reads.is_empty() || !writes.is_empty() {
+            if let (Some(polls), Some(read)) = (&mut self.observers.polls, reads.first()) {
+                polls.push((self.pc, read.place));
+            }
             if let Some(profile) = &mut self.observers.profile {
                 profile.touches(self.pc, inst, &reads, &writes);
             }
@@ -88,6 +96,19 @@ impl Env<'_> {
             Action::Atomic(atomic) => {
                 let bytes = atomic.ty.bytes() * atomic.values.len() as u32;
                 gather(&atomic.address, exec, bytes, writes);
+            }
+            Action::Multimem(multimem) => {
+                let access = &multimem.access;
+                let bytes = access.ty.bytes() * access.registers.len() as u32;
+                let touches = match multimem.kind {
+                    MultimemKind::LoadReduce(_) => reads,
+                    _ => writes,
+                };
+                for lane in lanes(exec) {
+                    let address = access.address.of(&warp.registers, lane);
+                    let copies = self.memory.copies(address, bytes.into()).into_iter().flatten();
+                    touches.extend(copies.map(|copy| Touch { lane, place: Place::Global(copy), bytes }));
+                }
             }
             Action::LdMatrix { spec, address, .. } => gather(address, rows(spec.num_rows()), 16, reads),
             Action::StMatrix { spec, address, .. } => gather(address, rows(spec.num_rows()), 16, writes),

@@ -345,8 +345,12 @@ impl Env<'_> {
         }
         if let MbarrierOp::Wait { may_suspend, .. } = op {
             // A wait that may suspend does: until the phase ends, or at random it gives up.
-            if may_suspend && done == 0 && !(self.options.spurious && self.random.below(4) == 0) {
-                return Ok(Flow::Wait);
+            if may_suspend && done == 0 {
+                if !(self.options.spurious && self.random.below(4) == 0) {
+                    return Ok(Flow::Wait);
+                }
+                // The next attempt may end in another way.
+                self.memory.changes += 1;
             }
             let p = &mut warp.registers.predicates[predicate as usize];
             *p = (*p & !exec) | (done & exec);

@@ -1,15 +1,16 @@
 //! Loads, stores and atomics, and the report of a race.
 
 use super::clock::Epoch;
-use super::shadow::{COPY_WRITE, Kind, READ, Record, WRITE};
-use super::{BlockWatch, Open, Place, WarpWatch};
+use super::release::Release;
+use super::shadow::{ATOMIC, COPY_WRITE, Kind, READ, Record, WRITE};
+use super::{BlockWatch, Open, Place, Races, WarpWatch};
 use crate::machine::access::OFFSET;
 use crate::machine::block::Warp;
 use crate::machine::cluster::{Env, Step};
-use crate::machine::fault::Trouble;
+use crate::machine::fault::{RACE, Trouble};
 use crate::machine::observe::Touch;
 use crate::matrix::StMatrixSpec;
-use crate::program::{Action, Inst, Ordering};
+use crate::program::{Action, Inst, MultimemKind, Ordering, Scope};
 
 impl Env<'_> {
     pub(super) fn watch(&mut self, rank: usize) -> Option<&mut BlockWatch> {
@@ -42,12 +43,13 @@ impl Env<'_> {
         same: bool,
     ) -> Option<(u64, Record)> {
         let seen = &watch.known.seen;
+        let Races { shadow, launches, .. } = self.observers.races.as_mut()?;
+        let distance = |agent: u32| launches.home(agent).distance(watch.home);
         match place {
-            Place::Global(address) => {
-                self.observers.races.as_mut()?.shadow.access(address, bytes.into(), new, seen, same)
-            }
+            Place::Global(address) => shadow.access(address, bytes.into(), new, seen, distance, same),
             Place::Shared(rank, offset) => {
-                self.watch(rank)?.shadow.access(offset.into(), bytes.into(), new, seen, same)
+                let block = self.cluster.blocks.get_mut(rank)?.watch.as_deref_mut()?;
+                block.shadow.access(offset.into(), bytes.into(), new, seen, distance, same)
             }
         }
     }
@@ -90,6 +92,7 @@ impl Env<'_> {
             if let Some((at, old)) = found {
                 return Err(self.race(&record, &old, touch.place, at, touch.bytes));
             }
+            self.carry(touch, &[], false);
         }
         Ok(())
     }
@@ -115,17 +118,13 @@ impl Env<'_> {
             Kind { write: true, .. } => "write",
             _ => "read",
         };
-        let size = self.shape.block;
-        let warps = size.iter().product::<u32>().div_ceil(32);
-        let [x, y, _] = self.shape.grid;
-        let number = old.warp / warps;
-        let block = [number % x, number / x % y, number / x / y];
-        let thread = old.warp % warps * 32 + u32::from(old.lane);
-        let thread = [thread % size[0], thread / size[0] % size[1], thread / size[0] / size[1]];
-        let line = self.program.code.get(old.pc as usize).map_or(0, |inst| inst.line);
-        let opcode = self.program.opcodes.get(old.pc as usize).map_or("", String::as_str);
+        let races = self.observers.races.as_ref();
+        let by = races.map_or(String::new(), |races| races.launches.describe(old.warp, old.lane, old.pc));
         let memory = match place {
-            Place::Global(_) => format!("global memory at {at:#x}"),
+            Place::Global(_) => match self.memory.describe(at) {
+                Some(tensor) => format!("global memory at {at:#x}, {tensor}"),
+                None => format!("global memory at {at:#x}"),
+            },
             Place::Shared(rank, _) if rank == self.rank => format!("shared memory at {at:#x}"),
             Place::Shared(rank, _) => format!("shared memory of cluster rank {rank} at {at:#x}"),
         };
@@ -133,14 +132,14 @@ impl Env<'_> {
             () if old.epoch.is_in_flight() || old.epoch.agent != old.warp => {
                 "no wait that this warp knows of has ended it"
             }
+            () if old.kind.strong && new.kind.strong => "a scope does not include the other thread",
             () if old.kind.strong || new.kind.strong => "no release and acquire order them",
             () => "nothing orders them",
         };
         let text = format!(
-            "race on {memory}: this {} of {bytes} bytes and the {} by block {block:?}, thread {thread:?} (warp {}) at line {line} `{opcode}`: {reason}",
+            "{RACE}{memory}: this {} of {bytes} bytes and the {} by {by}: {reason}",
             what(new),
             what(old),
-            old.warp % warps,
         );
         Trouble { lane: Some(new.lane.into()), text }
     }
@@ -166,18 +165,31 @@ impl Env<'_> {
         writes: &[Touch],
     ) -> Step<()> {
         self.watched(warp, |env, warp, watch| match &inst.action {
-            Action::Load(access) => env.ordered(watch, reads, READ, access.ordering),
+            Action::Load(access) => env.ordered(watch, reads, READ, access.ordering, access.scope),
             Action::Store(access) if !access.ordering.is_strong() => {
                 env.store_touches(watch, writes, |lane| Env::values(warp, access, lane))
             }
-            Action::Store(access) => env.ordered(watch, writes, WRITE, access.ordering),
-            Action::Atomic(atomic) => env.ordered(watch, writes, WRITE, atomic.ordering),
+            Action::Store(access) => env.ordered(watch, writes, WRITE, access.ordering, access.scope),
+            Action::Atomic(atomic) => env.modified(watch, writes, atomic.ordering, atomic.scope),
+            Action::Multimem(multimem) => {
+                let access = &multimem.access;
+                match multimem.kind {
+                    MultimemKind::LoadReduce(_) => {
+                        env.ordered(watch, reads, READ, access.ordering, access.scope)
+                    }
+                    MultimemKind::Store if !access.ordering.is_strong() => {
+                        env.store_touches(watch, writes, |lane| Env::values(warp, access, lane))
+                    }
+                    MultimemKind::Store => env.ordered(watch, writes, WRITE, access.ordering, access.scope),
+                    MultimemKind::Reduce(_) => env.modified(watch, writes, access.ordering, access.scope),
+                }
+            }
             Action::StMatrix { spec, registers, .. } => {
                 let rows = matrix_rows(warp, spec, registers);
                 env.store_touches(watch, writes, |lane| rows[lane as usize])
             }
             Action::CopyAsync(_) => {
-                env.ordered(watch, reads, READ, Ordering::Weak)?;
+                env.weak_reads(watch, reads)?;
                 let epoch = watch.in_flight();
                 for (at, touch) in writes.iter().enumerate() {
                     // Two lanes may copy the same bytes to the same place.
@@ -195,64 +207,123 @@ impl Env<'_> {
                 }
                 Ok(())
             }
-            _ => env.ordered(watch, reads, READ, Ordering::Weak),
+            _ => env.weak_reads(watch, reads),
         })
     }
 
-    /// Accesses with an ordering, which is that of a lock at their address.
+    fn weak_reads(&mut self, watch: &mut WarpWatch, reads: &[Touch]) -> Step<()> {
+        self.ordered(watch, reads, READ, Ordering::Weak, Scope::default())
+    }
+
+    /// Loads or stores with an ordering.
     fn ordered(
         &mut self,
         watch: &mut WarpWatch,
         touches: &[Touch],
         kind: Kind,
         ordering: Ordering,
+        scope: Scope,
     ) -> Step<()> {
-        let kind = Kind { strong: ordering.is_strong(), ..kind };
-        // An atomic operation reads as well.
-        if kind.strong {
-            for touch in touches {
-                let lock = match touch.place {
-                    Place::Global(at) => {
-                        self.observers.races.as_ref().and_then(|races| races.locks.get(&(at & !3)))
-                    }
-                    Place::Shared(rank, at) => {
-                        let watch = self.cluster.blocks.get(rank).and_then(|block| block.watch.as_ref());
-                        watch.and_then(|watch| watch.locks.get(&(at & !3)))
-                    }
-                };
-                match lock {
-                    Some(lock) if ordering.acquires() => watch.known.seen.join(lock),
-                    Some(lock) => watch.relaxed.join(lock),
-                    None => {}
-                }
-            }
+        let kind = Kind { strong: ordering.is_strong(), scope, ..kind };
+        if kind.strong && !kind.write {
+            self.meet(watch, touches, ordering, scope);
         }
-        for touch in touches {
+        for (at, touch) in touches.iter().enumerate() {
+            // Often all lanes read one flag, again and again.
+            let again = |other: &Touch| (other.place, other.bytes) == (touch.place, touch.bytes);
+            if !kind.write && at > 0 && again(&touches[at - 1]) {
+                continue;
+            }
             self.touch_now(watch, touch.lane, touch.place, touch.bytes, kind)?;
         }
-        if !(kind.strong && kind.write) {
-            return Ok(());
+        if kind.strong && kind.write {
+            self.leave(watch, touches, ordering, scope, false);
         }
-        let left = if ordering.releases() { &watch.known.seen } else { &watch.known.fenced };
-        if left.is_empty() {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// Atomic operations.
+    fn modified(
+        &mut self,
+        watch: &mut WarpWatch,
+        touches: &[Touch],
+        ordering: Ordering,
+        scope: Scope,
+    ) -> Step<()> {
+        self.meet(watch, touches, ordering, scope);
         for touch in touches {
+            self.touch_now(watch, touch.lane, touch.place, touch.bytes, Kind { scope, ..ATOMIC })?;
+        }
+        self.leave(watch, touches, ordering, scope, true);
+        Ok(())
+    }
+
+    /// Strong reads meet the releases that the values carry.
+    fn meet(&self, watch: &mut WarpWatch, touches: &[Touch], ordering: Ordering, scope: Scope) {
+        for (at, touch) in touches.iter().enumerate() {
+            if at > 0 && touches[at - 1].place == touch.place {
+                continue;
+            }
             match touch.place {
                 Place::Global(at) => {
-                    let Some(races) = &mut self.observers.races else { break };
-                    races.locks.entry(at & !3).or_default().join(left);
+                    let Some(races) = &self.observers.races else { return };
+                    for word in words(at, touch.bytes) {
+                        let releases = races.releases.at(word).iter();
+                        releases.for_each(|release| watch.meet(release, ordering, scope));
+                    }
                 }
                 Place::Shared(rank, at) => {
-                    let Some(block) = self.watch(rank) else { break };
-                    block.locks.entry(at & !3).or_default().join(left);
+                    let block = self.cluster.blocks.get(rank).and_then(|block| block.watch.as_ref());
+                    let Some(block) = block else { return };
+                    for word in words(at.into(), touch.bytes) {
+                        let releases = block.releases.at(word as u32).iter();
+                        releases.for_each(|release| watch.meet(release, ordering, scope));
+                    }
                 }
             }
+        }
+    }
+
+    /// Strong writes carry what their thread releases.
+    fn leave(
+        &mut self,
+        watch: &mut WarpWatch,
+        touches: &[Touch],
+        ordering: Ordering,
+        scope: Scope,
+        modifies: bool,
+    ) {
+        let left = watch.leave(ordering, scope);
+        for touch in touches {
+            self.carry(touch, &left, modifies);
         }
         if ordering.releases() {
             watch.tick();
         }
-        Ok(())
+    }
+
+    /// A write carries releases, after those of the value before it if it is a part of the new one.
+    fn carry(&mut self, touch: &Touch, left: &[Release], modifies: bool) {
+        match touch.place {
+            Place::Global(at) => {
+                let Some(races) = &mut self.observers.races else { return };
+                for word in words(at, touch.bytes) {
+                    match modifies {
+                        true => races.releases.modify(word, left),
+                        false => races.releases.write(word, left),
+                    }
+                }
+            }
+            Place::Shared(rank, at) => {
+                let Some(block) = self.watch(rank) else { return };
+                for word in words(at.into(), touch.bytes) {
+                    match modifies {
+                        true => block.releases.modify(word as u32, left),
+                        false => block.releases.write(word as u32, left),
+                    }
+                }
+            }
+        }
     }
 
     /// An ordinary access of a lane to shared memory.
@@ -275,6 +346,11 @@ impl Env<'_> {
         };
         Place::Shared(rank, address & OFFSET)
     }
+}
+
+/// Addresses of the words that bytes are part of.
+fn words(start: u64, bytes: u32) -> impl Iterator<Item = u64> {
+    (start & !3..start.saturating_add(bytes.into())).step_by(4)
 }
 
 fn matrix_rows(warp: &Warp, spec: &StMatrixSpec, registers: &[u32]) -> [[u8; 16]; 32] {

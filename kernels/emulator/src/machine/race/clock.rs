@@ -1,4 +1,6 @@
-//! Vector clocks over agents: the warps of the grid, and the mbarriers that copies report to.
+//! Vector clocks over agents: the warps of all launches, and the mbarriers that copies report to.
+
+use crate::program::Scope;
 
 /// Clocks from here on are those of copies in flight: later than every time that is known.
 pub(crate) const IN_FLIGHT: u32 = 1 << 31;
@@ -85,14 +87,16 @@ impl Clock {
 pub(crate) struct Known {
     /// Moments before the present one.
     pub(crate) seen: Clock,
-    /// Moments that a fence has made visible to everybody.
-    pub(crate) fenced: Clock,
+    /// By scope: moments that a fence of this scope or a wider one stands after.
+    pub(crate) fenced: [Clock; Scope::ALL.len()],
 }
 
 impl Known {
     pub(crate) fn join(&mut self, other: &Self) {
         self.seen.join(&other.seen);
-        self.fenced.join(&other.fenced);
+        for (fenced, other) in self.fenced.iter_mut().zip(&other.fenced) {
+            fenced.join(other);
+        }
     }
 }
 

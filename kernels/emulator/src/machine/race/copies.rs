@@ -8,6 +8,7 @@ use crate::machine::block::Warp;
 use crate::machine::cluster::{Env, Step};
 use crate::machine::fault::Trouble;
 use crate::machine::pending::Transfer;
+use crate::program::Scope;
 use crate::transfer::tensor_map::TensorMap;
 use crate::transfer::tile;
 
@@ -17,7 +18,7 @@ impl Env<'_> {
         let lane = warp.live.trailing_zeros();
         self.watched(warp, |env, _, watch| {
             let Some(races) = &mut env.observers.races else { return Ok(()) };
-            let agent = *watch.products.get_or_insert_with(|| races.new_agent());
+            let agent = *watch.products.get_or_insert_with(|| races.launches.new_agent());
             let epoch = Epoch { agent, time: watch.groups + 1 };
             env.touch(watch, lane, env.shared_place(address), bytes, COPY_READ, epoch)
         })
@@ -57,6 +58,12 @@ impl Env<'_> {
             Some(grouped) => Err(Trouble {
                 lane: Some(grouped.lane),
                 text: "the thread ends while a bulk copy may still read shared memory: no `cp.async.bulk.wait_group` has ended it".into(),
+            }),
+            None if self.observers.end.is_some() => self.watched(warp, |env, _, watch| {
+                // The end of the launch waits for what the copies write.
+                let due = watch.results.due(exec, None);
+                env.land(watch, &due, None);
+                Ok(())
             }),
             None => Ok(()),
         }
@@ -205,7 +212,14 @@ impl Env<'_> {
         for &(shared, global, bytes) in ranges {
             let (source, result) = (self.shared_place(shared), Place::Global(global));
             self.touch(watch, lane, source, bytes, COPY_READ, epoch)?;
-            self.touch(watch, lane, result, bytes, Kind { strong: reduces, ..COPY_WRITE }, epoch)?;
+            self.touch(
+                watch,
+                lane,
+                result,
+                bytes,
+                Kind { strong: reduces, scope: Scope::Device, ..COPY_WRITE },
+                epoch,
+            )?;
             watch.sources.push(lane, Open { lane, place: source, bytes, epoch });
             watch.results.push(lane, Open { lane, place: result, bytes, epoch });
         }

@@ -5,24 +5,28 @@
 //! ordered one replaces it: whatever races with the older one races with the newer one too.
 
 use super::clock::{Clock, Epoch};
+use crate::program::Scope;
 use std::collections::HashMap;
 
 /// How memory is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Kind {
     pub(crate) write: bool,
-    /// Atomic, relaxed, volatile, acquire or release: no race with its like.
+    /// Atomic, relaxed, volatile, acquire or release: no race with its like where the scopes of both
+    /// include the other thread.
     pub(crate) strong: bool,
+    /// Of a strong access.
+    pub(crate) scope: Scope,
     /// By an asynchronous copy.
     pub(crate) copy: bool,
 }
 
 /// An ordinary read.
-pub(crate) const READ: Kind = Kind { write: false, strong: false, copy: false };
+pub(crate) const READ: Kind = Kind { write: false, strong: false, scope: Scope::Block, copy: false };
 /// An ordinary write.
-pub(crate) const WRITE: Kind = Kind { write: true, strong: false, copy: false };
-/// An atomic operation.
-pub(crate) const ATOMIC: Kind = Kind { write: true, strong: true, copy: false };
+pub(crate) const WRITE: Kind = Kind { write: true, ..READ };
+/// An operation on an mbarrier, which is atomic for all that can reach it.
+pub(crate) const ATOMIC: Kind = Kind { write: true, strong: true, scope: Scope::System, ..READ };
 
 /// A read by an asynchronous copy or product.
 pub(crate) const COPY_READ: Kind = Kind { copy: true, ..READ };
@@ -55,7 +59,14 @@ struct Cell {
 impl Cell {
     /// Checks an access against those before it and records it; the one it races with, if any. A write
     /// of what the memory holds already (`same`) does not race with other writes.
-    fn access(&mut self, new: Record, seen: &Clock, same: bool, limit: usize) -> Option<Record> {
+    fn access(
+        &mut self,
+        new: Record,
+        seen: &Clock,
+        distance: &impl Fn(u32) -> Scope,
+        same: bool,
+        limit: usize,
+    ) -> Option<Record> {
         // Copies are told apart by their lanes, and two of them may not write the same bytes.
         let alike = !new.kind.copy || !(new.kind.write || new.epoch.is_in_flight());
         let again =
@@ -69,13 +80,23 @@ impl Cell {
                 continue;
             }
             let ordered = seen.covers(old.epoch);
-            let conflict = (old.kind.write || new.kind.write) && !(old.kind.strong && new.kind.strong);
+            let strong = || {
+                old.kind.strong && new.kind.strong && distance(old.warp) <= old.kind.scope.min(new.kind.scope)
+            };
+            let conflict = (old.kind.write || new.kind.write) && !strong();
             let benign = same && old.kind == WRITE && new.kind == WRITE;
             if conflict && !benign && !ordered {
                 return Some(*old);
             }
             if ordered && (new.kind.write || !old.kind.write) {
-                old.bytes &= !new.bytes;
+                // A strong access does not race with its like: only one that is strong as well, and reaches no farther, goes without it.
+                let replaced = !new.kind.strong
+                    || (old.kind.strong
+                        && old.kind.scope >= new.kind.scope
+                        && distance(old.warp) <= Scope::Device.min(new.kind.scope));
+                if replaced {
+                    old.bytes &= !new.bytes;
+                }
             }
         }
         self.insert(new, limit);
@@ -138,11 +159,12 @@ impl Shadow {
         len: u64,
         new: Record,
         seen: &Clock,
+        distance: impl Fn(u32) -> Scope,
         same: bool,
     ) -> Option<(u64, Record)> {
         let limit = self.limit;
         words(start, len).find_map(|(word, bytes)| {
-            let old = self.cell(word).access(Record { bytes, ..new }, seen, same, limit)?;
+            let old = self.cell(word).access(Record { bytes, ..new }, seen, &distance, same, limit)?;
             Some((word * 4 + u64::from((old.bytes & bytes).trailing_zeros()), old))
         })
     }
@@ -186,7 +208,10 @@ mod tests {
         }
     }
 
-    /// Two accesses by agents 1 and 2, the second with or without knowledge of the first.
+    /// A strong write that speaks to its own block.
+    const NARROW: Kind = Kind { scope: Scope::Block, ..ATOMIC };
+
+    /// Two accesses by agents 1 and 2 on two devices, the second with or without knowledge of the first.
     #[test]
     fn unordered_accesses_race_where_bytes_meet() {
         for (first, second, ordered, want) in [
@@ -198,6 +223,9 @@ mod tests {
             ((WRITE, 0, 2), (WRITE, 1, 1), false, true),
             ((ATOMIC, 0, 4), (ATOMIC, 0, 4), false, false),
             ((ATOMIC, 0, 4), (READ, 0, 4), false, true),
+            ((NARROW, 0, 4), (NARROW, 0, 4), false, true),
+            ((NARROW, 0, 4), (ATOMIC, 0, 4), false, true),
+            ((NARROW, 0, 4), (ATOMIC, 0, 4), true, false),
         ] {
             let mut shadow = Shadow::new(8);
             let record = |agent, kind| Record {
@@ -206,13 +234,28 @@ mod tests {
                 kind,
                 ..Record::default()
             };
+            let apart = |_: u32| Scope::System;
             let mut seen = Clock::default();
-            assert_eq!(shadow.access(first.1, first.2, record(1, first.0), &seen, false), None);
+            assert_eq!(shadow.access(first.1, first.2, record(1, first.0), &seen, apart, false), None);
             if ordered {
                 seen.learn(Epoch { agent: 1, time: 1 });
             }
-            let found = shadow.access(second.1, second.2, record(2, second.0), &seen, false);
+            let found = shadow.access(second.1, second.2, record(2, second.0), &seen, apart, false);
             assert_eq!(found.is_some(), want, "{first:?} {second:?} {ordered}");
         }
+    }
+
+    #[test]
+    fn a_strong_access_does_not_hide_a_weak_one_before_it() {
+        let mut shadow = Shadow::new(8);
+        let record =
+            |agent, kind| Record { epoch: Epoch { agent, time: 1 }, warp: agent, kind, ..Record::default() };
+        let near = |_: u32| Scope::Device;
+        let (mut seen, other) = (Clock::default(), Clock::default());
+        assert_eq!(shadow.access(0, 4, record(1, WRITE), &seen, near, false), None);
+        seen.learn(Epoch { agent: 1, time: 1 });
+        assert_eq!(shadow.access(0, 4, record(2, ATOMIC), &seen, near, false), None);
+        let found = shadow.access(0, 4, record(3, ATOMIC), &other, near, false);
+        assert_eq!(found.map(|(_, old)| old.warp), Some(1));
     }
 }

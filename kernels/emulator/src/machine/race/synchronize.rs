@@ -5,6 +5,7 @@ use super::shadow::{ATOMIC, WRITE};
 use super::{MbarrierWatch, Place};
 use crate::machine::block::Warp;
 use crate::machine::cluster::{Env, Step};
+use crate::program::Scope;
 
 impl Env<'_> {
     pub(super) fn mbarrier_watch(&mut self, address: u32) -> Option<&mut MbarrierWatch> {
@@ -12,7 +13,7 @@ impl Env<'_> {
         let races = self.observers.races.as_mut()?;
         let block = self.cluster.blocks.get_mut(rank)?.watch.as_deref_mut()?;
         Some(block.mbarriers.entry(offset).or_insert_with(|| {
-            let agent = races.new_agent();
+            let agent = races.launches.new_agent();
             MbarrierWatch { agent, phases: 0, running: Known::default(), ended: Known::default() }
         }))
     }
@@ -86,7 +87,7 @@ impl Env<'_> {
                 (*at, *known) = (phase, Known::default());
             }
             if relaxed {
-                known.seen.join(&watch.known.fenced);
+                known.seen.join(&watch.known.fenced[Scope::Cluster as usize]);
             } else {
                 watch.release(known);
             }
