@@ -482,6 +482,19 @@ impl Action {
         }
     }
 
+    /// Whether it is a release, or a part of one, that speaks to all devices.
+    pub(crate) fn releases_to_all(&self) -> bool {
+        match self {
+            Self::Fence(fence) => fence.releases && fence.scope == Scope::System,
+            Self::Store(access) => access.ordering.releases() && access.scope == Scope::System,
+            Self::Atomic(atomic) => atomic.ordering.releases() && atomic.scope == Scope::System,
+            Self::Multimem(multimem) => {
+                multimem.access.ordering.releases() && multimem.access.scope == Scope::System
+            }
+            _ => false,
+        }
+    }
+
     /// Whether other threads may wait for what it writes.
     pub(crate) fn is_strong_write(&self) -> bool {
         match self {

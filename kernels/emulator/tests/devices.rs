@@ -23,7 +23,14 @@ fn golden_cases() -> Vec<NodeCase> {
 }
 
 fn options(order: Option<u64>) -> Options {
-    Options { shuffle: order, noise: order, races: true, max_instructions: 20_000_000, ..Options::default() }
+    Options {
+        shuffle: order,
+        noise: order,
+        races: true,
+        late_stores: order.is_some_and(|seed| seed % 2 == 1),
+        max_instructions: 20_000_000,
+        ..Options::default()
+    }
 }
 
 /// What one order says of a build, and the report or the reason.
@@ -83,4 +90,27 @@ fn races_are_found() {
 #[test]
 fn deadlocks_are_found() {
     assert_eq!(check(|case| case.expect == Some(Expect::Deadlock)), 8);
+}
+
+/// Right kernels whose releases are taken away: in a strong memory they stay right, and with stores to peers that
+/// arrive late they do not.
+#[test]
+fn late_stores_show_what_a_release_is_for() {
+    for name in ["flag_right", "all_gather_rows", "barrier_thrice"] {
+        let case = golden_cases().into_iter().find(|case| case.name == name).unwrap();
+        let build = &case.builds[0];
+        let relaxed = |text: String| {
+            let text = text.replace("fence.release.sys;", "").replace("fence.acq_rel.sys;", "");
+            text.replace(".release", ".relaxed").replace(".acquire", ".relaxed")
+        };
+        let right = case.ptx(build).unwrap();
+        let ptx: Vec<_> = right.iter().cloned().map(relaxed).collect();
+        assert_ne!(ptx, right, "{name}");
+        let wrong = |seed: &u64, late_stores: bool| {
+            let options = Options { races: false, late_stores, ..options(Some(*seed)) };
+            run(&case, build, &ptx, options).0 != Verdict::Right
+        };
+        assert_eq!((1..5).find(|seed| wrong(seed, false)), None, "{name}");
+        assert!((1..MANY).any(|seed| wrong(&seed, true)), "{name}: right in every order");
+    }
 }

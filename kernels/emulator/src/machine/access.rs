@@ -561,6 +561,9 @@ impl Env<'_> {
     }
 
     pub(super) fn store(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
+        if self.options.late_stores && !access.ordering.is_strong() && self.device.is_some() {
+            return self.store_apart(warp, access, exec);
+        }
         let done = match self.isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the instruction set was detected.
@@ -618,6 +621,15 @@ impl Env<'_> {
             let bytes = Self::values(warp, access, lane);
             let address = access.address.of(&warp.registers, lane);
             Self::aligned(address, total as u32, lane)?;
+            if self.options.late_stores
+                && !access.ordering.is_strong()
+                && matches!(access.address.space, Space::Global | Space::Generic)
+                && let (Some(own), Some(other)) = (self.device, self.memory.device_of(address))
+                && own != other
+            {
+                self.memory.delay(own, address, &bytes[..total]).map_err(blame(lane))?;
+                continue;
+            }
             self.write(warp, lane, access.address.space, address, &bytes[..total])?;
         }
         Ok(Flow::Next)

@@ -398,6 +398,11 @@ impl Env<'_> {
                             self.observe(warp, inst, exec)
                                 .map_err(|trouble| self.fault(warp, pc, trouble))?;
                         }
+                        if let Some(device) = self.device
+                            && !self.memory.late.is_empty()
+                        {
+                            self.arrive_before(warp, inst, exec, device);
+                        }
                         // A loop that waits may tell its block again and again that nothing has come.
                         let same = match &inst.action {
                             Action::Store(access) if self.several => self.is_stored(warp, access, exec),

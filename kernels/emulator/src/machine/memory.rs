@@ -1,5 +1,6 @@
 //! Memory as regions of bytes with their initialisation.
 
+use super::late::Store;
 use crate::lower::GLOBAL_START;
 
 /// Bytes with a record of which of them were ever written.
@@ -156,6 +157,8 @@ pub(crate) struct Memory {
     pub(crate) changes: u64,
     /// Strong writes so far.
     pub(crate) signals: u64,
+    /// Stores to other devices that have not arrived, oldest first.
+    pub(super) late: Vec<Store>,
     /// By base address.
     allocations: Vec<Allocation>,
     /// Next free address of each device, and that of multicast ranges behind them.
@@ -173,7 +176,15 @@ const GUARD: u64 = 4096;
 impl Memory {
     pub(crate) fn new(devices: usize) -> Self {
         let next = (0..=devices as u64).map(|device| GLOBAL_START + device * DEVICE_SPAN).collect();
-        Self { changes: 0, signals: 0, allocations: Vec::new(), next, multicasts: Vec::new(), recent: 0 }
+        Self {
+            changes: 0,
+            signals: 0,
+            late: Vec::new(),
+            allocations: Vec::new(),
+            next,
+            multicasts: Vec::new(),
+            recent: 0,
+        }
     }
 
     pub(crate) fn num_devices(&self) -> usize {

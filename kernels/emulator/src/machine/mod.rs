@@ -3,6 +3,7 @@
 mod memory;
 mod random;
 mod fault;
+mod late;
 mod pending;
 mod block;
 mod cluster;
@@ -64,6 +65,9 @@ pub struct Options {
     /// Accesses of different warps that nothing orders are a fault, and so are different values that
     /// the lanes of one instruction write to one place.
     pub races: bool,
+    /// Weak stores to the memory of other devices arrive late and in any order, by the seed, until a release of
+    /// system scope: kernels that lack one may then give wrong answers.
+    pub late_stores: bool,
     /// Bank conflicts of shared memory and sectors of global memory are counted.
     pub profile: bool,
     /// Most instructions of a launch, in warps.
@@ -79,6 +83,7 @@ impl Default for Options {
             noise: None,
             uninitialized: true,
             races: false,
+            late_stores: false,
             profile: false,
             max_instructions: 20_000_000_000,
         }

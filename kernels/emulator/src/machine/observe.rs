@@ -134,6 +134,30 @@ impl Env<'_> {
         }
     }
 
+    /// Lets stores to other devices arrive that this instruction must not overtake: all that its device has
+    /// released when it is done, and those to bytes that it touches.
+    #[cold]
+    pub(super) fn arrive_before(&mut self, warp: &Warp, inst: &Inst, exec: u32, device: usize) {
+        // What a bulk copy reads is known only to itself.
+        if inst.action.releases_to_all() || matches!(inst.action, Action::Bulk(_)) {
+            self.memory.arrive_of(device);
+            return;
+        }
+        let mut touched = Vec::new();
+        let mut writes = Vec::new();
+        self.touches(warp, inst, exec, &mut touched, &mut writes);
+        // A weak store waits behind those before it.
+        let waits = matches!(&inst.action, Action::Store(access) if !access.ordering.is_strong());
+        if !waits {
+            touched.append(&mut writes);
+        }
+        for touch in touched {
+            if let Place::Global(at) = touch.place {
+                self.memory.arrive_in(device, at, touch.bytes.into());
+            }
+        }
+    }
+
     fn placed(&self, space: Space, address: u64) -> Option<Place> {
         let space = match space {
             Space::Generic if address >= GLOBAL_START => Space::Global,

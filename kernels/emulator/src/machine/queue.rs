@@ -162,6 +162,11 @@ pub(super) fn run(
             {
                 continue;
             }
+            if let Some(Pace(random)) = &mut pace
+                && random.below(4) == 0
+            {
+                memory.arrive_some(random);
+            }
             let signals = memory.signals;
             queue.turn(memory, &mut races, options, several)?;
             if let Some(pace) = &mut pace {
@@ -169,13 +174,17 @@ pub(super) fn run(
             }
         }
         if queues.iter().all(|queue| queue.rest > 0 || queue.is_idle(memory)) {
-            // Who rests is all that is left to go on.
+            // Only a queue that rests can go on, or what is on its way helps.
+            if memory.arrive_all() {
+                continue;
+            }
             if queues.iter().all(|queue| queue.is_idle(memory)) && !queues.iter().all(Queue::is_done) {
                 return Err(deadlock(memory, &mut queues));
             }
             queues.iter_mut().for_each(|queue| queue.rest = 0);
         }
     }
+    memory.arrive_all();
     Ok(queues.into_iter().map(|queue| queue.reports).collect())
 }
 
