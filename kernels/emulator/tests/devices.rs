@@ -2,7 +2,8 @@
 //! report; what is wrong is found.
 
 use perigee_emulator::case::node::{Expect, NodeBuild, NodeCase, Order, Verdict};
-use perigee_emulator::machine::{Machine, Options};
+use perigee_emulator::case::{LaunchShape, command};
+use perigee_emulator::machine::{CaseDevice, Fault, Launch, Machine, Options};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -113,4 +114,116 @@ fn late_stores_show_what_a_release_is_for() {
         assert_eq!((1..5).find(|seed| wrong(seed, false)), None, "{name}");
         assert!((1..MANY).any(|seed| wrong(&seed, true)), "{name}: right in every order");
     }
+}
+
+#[test]
+fn a_deadlock_names_flags_and_devices() {
+    let case = golden_cases().into_iter().find(|case| case.name == "one_shot_fewer_blocks").unwrap();
+    let ptx = case.ptx(&case.builds[0]).unwrap();
+    for order in ORDERS {
+        let (verdict, text) = run(&case, &case.builds[0], &ptx, options(order));
+        assert_eq!(verdict, Verdict::Right);
+        // Device 2 has no block 3, for whose flag the others wait.
+        for part in
+            ["deadlock", "device 0, launch 0 `all_reduce_one_shot`: block [3, 0, 0]", "ld.acquire.sys"]
+        {
+            assert!(text.contains(part), "{order:?}: no `{part}` in {text}");
+        }
+        for device in [0, 1, 3] {
+            let flag = format!("`flags` + 0x38 of device {device}");
+            assert!(text.contains(&flag), "{order:?}: no {flag} in {text}");
+        }
+    }
+}
+
+/// Two threads, one of which leaves a word for the other behind a flag; `homes` are their devices.
+fn message(homes: [usize; 2], send: &str, receive: &str, order: Option<u64>) -> Result<(), Fault> {
+    let mut machine = Machine::new(2, options(order));
+    let buffer = machine.allocate(0, 256, 256);
+    machine.write(buffer, &[0; 256]).unwrap();
+    machine.name(buffer, "buffer");
+    let text = format!(
+        ".version 8.6\n.target sm_90a\n.address_size 64\n\
+         .visible .entry k(.param .u64 buffer, .param .u32 first)\n{{\n\
+         .reg .pred %p<4>;\n.reg .b32 %r<8>;\n.reg .b64 %rd<4>;\n\
+         ld.param.u64 %rd0, [buffer];\nld.param.u32 %r0, [first];\nmov.u32 %r1, %ctaid.x;\n\
+         add.u32 %r0, %r0, %r1;\nsetp.ne.u32 %p0, %r0, 0;\n@%p0 bra RECEIVE;\n\
+         st.global.u32 [%rd0+64], 7;\nmov.u32 %r2, 1;\n{send}\nret;\n\
+         RECEIVE:\n{receive}\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 bra RECEIVE;\n\
+         AFTER:\nld.global.u32 %r3, [%rd0+64];\nret;\n}}\n"
+    );
+    let modules = [0, 1].map(|device| machine.load(device, &text).unwrap());
+    let kernels = modules.each_ref().map(|module| module.kernel("k").unwrap());
+    let shape = |blocks| LaunchShape {
+        grid: [blocks, 1, 1],
+        block: [1, 1, 1],
+        cluster: [1, 1, 1],
+        dynamic_shared_bytes: 0,
+    };
+    let parameters = |first: u32| [&buffer.to_le_bytes()[..], &first.to_le_bytes()[..]].concat();
+    let (sender, receiver) = (parameters(0), parameters(1));
+    let launch = |device: usize, blocks, parameters| {
+        [Launch { kernel: &kernels[device], shape: shape(blocks), parameters }]
+    };
+    let (one, other) = (launch(homes[0], 1, &sender[..]), launch(homes[1], 1, &receiver[..]));
+    let both = launch(homes[0], 2, &sender[..]);
+    match homes[0] == homes[1] {
+        true => machine.run(&[&both]).map(|_| ()),
+        false => machine.run(&[&one, &other]).map(|_| ()),
+    }
+}
+
+#[test]
+fn scopes_of_both_sides_must_reach() {
+    let (near, far) = ([0, 0], [0, 1]);
+    let store = |scope: &str| format!("st.release.{scope}.global.u32 [%rd0], %r2;");
+    let load = |scope: &str| format!("ld.acquire.{scope}.global.u32 %r2, [%rd0];");
+    let fenced = |fence: &str, scope: &str| {
+        (
+            format!("fence.{fence};\nst.relaxed.{scope}.global.u32 [%rd0], %r2;"),
+            format!("ld.relaxed.{scope}.global.u32 %r2, [%rd0];\nfence.{fence};"),
+        )
+    };
+    let add = |scope: &str| format!("red.release.{scope}.global.add.u32 [%rd0], %r2;");
+    for (homes, (send, receive), ordered) in [
+        (near, (store("gpu"), load("gpu")), true),
+        (near, (store("sys"), load("sys")), true),
+        (near, (store("cta"), load("gpu")), false),
+        (near, (store("gpu"), load("cta")), false),
+        (far, (store("sys"), load("sys")), true),
+        (far, (store("gpu"), load("sys")), false),
+        (far, (store("sys"), load("gpu")), false),
+        (far, (add("sys"), load("sys")), true),
+        (far, (add("gpu"), load("sys")), false),
+        (near, fenced("acq_rel.gpu", "gpu"), true),
+        (near, fenced("acq_rel.cta", "gpu"), false),
+        (far, fenced("acq_rel.sys", "sys"), true),
+        (far, fenced("sc.sys", "sys"), true),
+        (far, fenced("acq_rel.gpu", "sys"), false),
+    ] {
+        for order in ORDERS {
+            let result = message(homes, &send, &receive, order);
+            let at = format!("{homes:?}, {send}, {receive}, {order:?}: {result:?}");
+            match ordered {
+                true => assert!(result.is_ok(), "{at}"),
+                false => assert!(result.is_err_and(|fault| fault.is_race()), "{at}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn ptx_run_takes_cases_of_several_devices() {
+    let paths = ["flag_right", "flag_membar_gl", "gather_rows_one_set_of_flags"]
+        .map(|name| format!("{GOLDEN}/{name}.json"));
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let arguments = paths.into_iter().chain(["--arch".to_owned(), "sm_80".to_owned()]);
+    let code = command::run(arguments, CaseDevice::new, &mut out, &mut err).unwrap();
+    let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
+    assert_eq!((code, err.as_str()), (command::ALL_RIGHT, ""), "{out}");
+    assert!(out.contains("3 builds: 3 ok, 0 wrong, 0 not run"), "{out}");
+    assert!(
+        out.contains("found: ") && out.contains("race on global memory") && out.contains("deadlock"),
+        "{out}"
+    );
 }
