@@ -8,12 +8,14 @@ use perigee_model::Model;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::host::{Group, Rank};
 use perigee_ops::{
-    Activations, AttentionExchange, AttentionForm, CacheDType, Calibrate, ContextSplit, Parallelism,
+    Activations, AttentionExchange, AttentionForm, BlockId, CacheDType, Calibrate, ContextSplit, Parallelism,
 };
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
-use crate::golden::{argmax, golden_folder, golden_prompts, largest_difference, load_folder, step};
+use crate::golden::{
+    BLOCK_SIZE, NUM_BLOCKS, argmax, golden_folder, golden_prompts, largest_difference, load_folder, step,
+};
 
 const TOLERANCE: f32 = 1e-3;
 const CONTEXTS: [ContextSplit; 3] = [
@@ -150,6 +152,33 @@ fn ranks_exchange_what_their_split_needs() {
     let (sums, layers) = (of("project_add_norm") + of("moe") + of("dense"), 3);
     assert_eq!(sums, 2 * layers * of("embed"), "{whole:?}");
     assert_eq!(of("project_add_norm") + of("moe") + of("dense") + of("embed"), whole.values().sum::<u64>());
+}
+
+/// A block's content is the parts of all ranks, or what one has where all have the same; written to other ranks it is the
+/// same context.
+#[test]
+fn blocks_go_from_ranks_to_ranks() {
+    let prompt = &golden_prompts("kimi")[3].token_ids;
+    let (last, context) = prompt.split_last().unwrap();
+    let blocks = (0..context.len().div_ceil(BLOCK_SIZE)).map(|at| BlockId((NUM_BLOCKS - 1 - at) as u32));
+    let model = |parallelism| load_folder(cpu_ranks(4, parallelism), &golden_folder("kimi"), CacheDType::F32);
+    let mut sizes = Vec::new();
+    for context_split in CONTEXTS {
+        let parallelism = Parallelism { expert_groups: 2, context: context_split };
+        let (mut from, mut to) = (model(parallelism), model(parallelism));
+        step(&mut from, context, 0, AttentionForm::Absorbed);
+        for block in blocks.clone() {
+            let mut content = Vec::new();
+            let read = from.start_block_read(block).unwrap();
+            from.finish_block_read(read, &mut content).unwrap();
+            assert_eq!(content.len(), from.block_bytes().0);
+            to.write_block(block, &content).unwrap();
+        }
+        let next = |model: &mut Model<_>| step(model, &[*last], context.len(), AttentionForm::Absorbed);
+        assert!(next(&mut from) == next(&mut to), "{parallelism:?}");
+        sizes.push(from.block_bytes().0);
+    }
+    assert!(sizes.iter().all(|size| *size == sizes[0]), "stored once, however it lies: {sizes:?}");
 }
 
 #[test]

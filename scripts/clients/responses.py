@@ -195,5 +195,13 @@ def check_errors(server):
     stored = create(client)
     assert client.responses.retrieve(stored.id).output_text == stored.output_text
     assert create(client, "And again?", previous_response_id=stored.id).status == "completed"
+    refused(openai.BadRequestError, lambda: client.responses.cancel(stored.id), code="response_not_in_background")
     client.responses.delete(stored.id)
     refused(openai.NotFoundError, lambda: client.responses.retrieve(stored.id))
+    later = create(client, background=True)
+    while later.status == "in_progress":
+        later = client.responses.retrieve(later.id)
+    assert later.status in ("completed", "incomplete") and later.output_text == create(client).output_text
+    cancelled = client.responses.cancel(create(client, background=True).id)
+    # A short reply may have ended first.
+    assert cancelled.status in ("cancelled", "completed", "incomplete")
