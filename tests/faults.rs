@@ -21,7 +21,8 @@ use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::host::{Gelu, Group, HostOps};
 use perigee_ops::{
     AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, LatentSpan, MlaShape,
-    ModelShape, OpError, Preferences, RouterShape, Segment, StepPlan, TokenSource,
+    ModelShape, OpError, Preferences, RouterShape, Row, Rule, SampleRow, SampleRows, Segment, SeqSlot,
+    StepPlan, TokenSource,
 };
 use perigee_telemetry::Metrics;
 
@@ -34,7 +35,7 @@ struct Faulty {
     inner: Reference,
     /// Steps still to fail; odd counts panic, even ones return an error.
     faults: Arc<AtomicUsize>,
-    /// Rows of logits: 0 as they are, 1 with a NaN, 2 all equal.
+    /// Rows of logits: 0 as they are, 1 with a NaN, 2 all equal; 3: norms are off by a bit.
     logits: Arc<AtomicUsize>,
 }
 
@@ -121,7 +122,12 @@ impl HostOps for Faulty {
         eps: f32,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError> {
-        self.inner.norm(x, gain, eps, out)
+        self.inner.norm(x, gain, eps, out)?;
+        if self.logits.load(Ordering::Relaxed) == 3 {
+            let value = &mut Reference::values_mut(out)[0];
+            *value = f32::from_bits(value.to_bits() ^ 1);
+        }
+        Ok(())
     }
     fn project(&mut self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Self::Buffer) -> Result<(), OpError> {
         self.inner.project(x, w, out)
@@ -267,7 +273,7 @@ impl HostOps for Faulty {
     ) -> Result<(), OpError> {
         self.inner.logits(x, rows, head, out)?;
         let broken = match self.logits.load(Ordering::Relaxed) {
-            0 => return Ok(()),
+            0 | 3 => return Ok(()),
             1 => f32::NAN,
             _ => 0.5,
         };
@@ -553,4 +559,47 @@ fn a_rank_that_fails_fails_the_step_and_nothing_else() {
     let forward = catch_unwind(AssertUnwindSafe(|| model.forward(&plan)));
     assert!(forward.is_err(), "the panic reaches the engine");
     assert_eq!(step(&mut model, &tokens, 0, AttentionForm::Absorbed), sound);
+}
+
+/// A rank whose rows differ from the others' by one bit is found when a token is chosen, and named; nothing more is computed.
+#[test]
+fn ranks_that_diverge_are_found_and_named() {
+    let drift = Arc::new(AtomicUsize::new(0));
+    let rank = |logits: &Arc<AtomicUsize>| Faulty {
+        inner: ReferenceBackend,
+        faults: Arc::default(),
+        logits: logits.clone(),
+    };
+    let group = Group::new(vec![rank(&Arc::default()), rank(&drift)]).unwrap();
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::F32);
+    let mut plan = StepPlan::default();
+    plan.add([TokenSource::from(5)], 0, 0, &[BlockId(0)], 16);
+    plan.logits_rows = vec![Row(0)];
+    let row = SampleRow {
+        seed: 0,
+        position: 0,
+        row: Row(0),
+        slot: SeqSlot(0),
+        temperature: 0.0,
+        top_p: 1.0,
+        min_p: 0.0,
+        top_k: 0,
+        repetition: 1.0,
+        presence: 0.0,
+        frequency: 0.0,
+        mask: SampleRow::NO_MASK,
+        forbidden: (0, 0),
+        rule: Rule::Draw,
+        top: SampleRow::NO_LOGPROBS,
+    };
+    let rows = SampleRows { rows: vec![row], ..SampleRows::default() };
+    let mut choose = || {
+        model.forward(&plan)?;
+        model.logits(0..1)?;
+        model.sample(&rows)
+    };
+    choose().unwrap();
+    drift.store(3, Ordering::Relaxed);
+    let error = choose().unwrap_err();
+    assert!(error.is_fatal() && error.to_string().contains("rank 1 has computed other rows"), "{error}");
 }

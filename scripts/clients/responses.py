@@ -181,7 +181,7 @@ def check_errors(server):
     refused(openai.NotFoundError, lambda: create(client, previous_response_id="resp_1"), param="previous_response_id")
     bad("n", "unsupported_parameter", extra_body={"n": 2})
     bad("top_logprobs", "invalid_value", top_logprobs=3)
-    bad("background", "unsupported_parameter", background=True)
+    bad("background", "invalid_value", background=True, store=False)
     bad("input[0].role", "invalid_value", given=[{"role": "king", "content": "x"}])
     bad("max_output_tokens", "invalid_value", max_output_tokens=0)
     bad("text.format.type", "invalid_value", text={"format": {"type": "yaml"}})

@@ -443,7 +443,11 @@ impl<H: HostOps> Backend for H {
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         expect("logits", &[w.plan.logits_rows.len().max(rows.end)], &[w.plan.logits_rows.len()])?;
-        HostOps::logits(self, &w.normed, &w.plan.logits_rows[rows], head, &mut w.logits)
+        let rows = &w.plan.logits_rows[rows];
+        if let Some(rank) = &mut w.rank {
+            rank.note_rows(H::values(&w.normed), rows, w.shape.hidden_size);
+        }
+        HostOps::logits(self, &w.normed, rows, head, &mut w.logits)
     }
 
     fn open_slot(

@@ -19,6 +19,9 @@ pub(super) struct Choice {
 
 impl<H: HostOps> RankState<H> {
     /// Chooses a token from each of `logits`, rows of this rank's ids. All ranks want the same and get the same.
+    ///
+    /// Errors: [`OpError::Device`], fatal, if ranks have computed different rows: their caches differ, and nothing that
+    /// follows would be right.
     pub(in crate::host) fn choose(
         &mut self,
         ops: &mut H,
@@ -26,12 +29,12 @@ impl<H: HostOps> RankState<H> {
         wanted: &[Wanted<'_>],
     ) -> Result<Vec<Chosen>, OpError> {
         let op = "sample";
-        let Self { member, vocab, choice: Choice { rows, words }, .. } = self;
+        let Self { member, vocab, rows_sum, choice: Choice { rows, words }, .. } = self;
         let (share, first) = (member.share(), vocab.start as u32);
         rows.resize_with(wanted.len().max(rows.len()), Mutex::default);
         rows.iter().take(wanted.len()).for_each(|row| lock(row).0.begin());
         let mut chosen: Vec<Option<Chosen>> = vec![None; wanted.len()];
-        for _ in 0..MAX_ROUNDS {
+        for round in 0..MAX_ROUNDS {
             let open: Vec<usize> = (0..wanted.len()).filter(|row| chosen[*row].is_none()).collect();
             if open.is_empty() {
                 break;
@@ -43,6 +46,7 @@ impl<H: HostOps> RankState<H> {
                 state.say(Shard { logits: logits[row], first }, &wanted[row], said);
             });
             words.clear();
+            words.push(*rows_sum);
             for row in &open {
                 let (_, said) = &*lock(&rows[*row]);
                 words.push(said.len() as u64);
@@ -50,7 +54,10 @@ impl<H: HostOps> RankState<H> {
             }
             let mut heard: Vec<Vec<u64>> = Vec::with_capacity(share.world);
             member.exchange_words(op, words, |_, theirs| heard.push(theirs.to_vec()))?;
-            let mut places = vec![0; share.world];
+            if round == 0 {
+                same_rows(op, &heard)?;
+            }
+            let mut places = vec![1; share.world];
             for row in open {
                 let mut said: Vec<&[u64]> = Vec::with_capacity(share.world);
                 for (words, place) in heard.iter().zip(&mut places) {
@@ -62,6 +69,18 @@ impl<H: HostOps> RankState<H> {
             }
         }
         Ok(chosen.into_iter().flatten().collect())
+    }
+}
+
+/// Whether all ranks have said the same sum of their rows.
+fn same_rows(op: &'static str, heard: &[Vec<u64>]) -> Result<(), OpError> {
+    let sum = |words: &Vec<u64>| words.first().copied();
+    match heard.iter().position(|words| sum(words) != sum(&heard[0])) {
+        None => Ok(()),
+        Some(rank) => {
+            let text = format!("rank {rank} has computed other rows than rank 0: the ranks have diverged");
+            Err(OpError::Device { op, code: 0, text, fatal: true })
+        }
     }
 }
 

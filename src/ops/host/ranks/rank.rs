@@ -32,6 +32,8 @@ pub(in crate::host) struct RankState<H: HostOps> {
     /// Of ranks that exchange heads.
     heads: Option<HeadBuffers<H>>,
     pub(super) choice: Choice,
+    /// Sum of the bits of the rows that the head was last multiplied with: the same on all ranks.
+    pub(super) rows_sum: u64,
     /// `[n]`: rows in absorbed form, and their keys on this rank.
     rows: Vec<u32>,
     spans: Vec<LatentSpan>,
@@ -114,6 +116,7 @@ impl<H: HostOps> RankState<H> {
                 ContextSplit::Split(_) => part_len(capacity.block_size, share.world)?,
             },
             choice: Choice::default(),
+            rows_sum: 0,
             member,
             rows: Vec::new(),
             spans: Vec::new(),
@@ -150,6 +153,12 @@ impl<H: HostOps> RankState<H> {
     /// Whether this rank holds a part of the positions.
     pub(in crate::host) fn splits_context(&self) -> bool {
         self.member.parallelism().context != ContextSplit::Whole
+    }
+
+    /// Takes the sum of the rows `rows` of `normed`, which the head is multiplied with.
+    pub(in crate::host) fn note_rows(&mut self, normed: &[f32], rows: &[u32], width: usize) {
+        let values = rows.iter().flat_map(|row| &normed[*row as usize * width..][..width]);
+        self.rows_sum = values.fold(0, |sum, value| sum.wrapping_add(u64::from(value.to_bits())));
     }
 
     /// `hidden += sum_ranks(partial)`.
