@@ -42,6 +42,8 @@ function kind(schema, depth = 0) {
   // A schema may hold itself.
   if (depth > MAX_DEPTH) return 'any';
   schema = resolved(schema) ?? {};
+  // `true` allows everything.
+  if (typeof schema !== 'object') return 'any';
   if ('const' in schema) return JSON.stringify(schema.const);
   if (schema.enum) return schema.enum.filter((value) => value !== null).map((value) => JSON.stringify(value)).join(' | ');
   const kinds = alternatives(schema).map((alternative) => kind(alternative, depth + 1)).filter((name) => name !== 'null');
