@@ -1,4 +1,4 @@
-//! Flags of `vllm serve` that have a setting here, so that a command line that works there works here.
+//! Flags of `vllm serve` that each set one key here. Their values are those of the key.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 

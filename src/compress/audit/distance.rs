@@ -5,7 +5,7 @@ use perigee_numbers::quant::StoredMatrix;
 /// Relative error of a layer's output from which its weights are others.
 pub(super) const WRONG_OUTPUT: f64 = 0.5;
 
-/// The same of a linear of plain floats, whose rounding costs 0.002 at most.
+/// Relative error of a linear of plain floats from which its weights are others; rounding costs it 0.002 at most.
 const WRONG_FLOATS: f64 = 0.01;
 
 /// Relative error of a linear from which its weights are others, by what it is stored as.
