@@ -256,6 +256,16 @@ fn warp_barriers_in_both_branches() {
 }
 
 #[test]
+fn lanes_that_meet_late_go_on_together() {
+    // A lane comes back from behind the place where the others wait for it; the barrier of the block there wants all of them.
+    let body = "mov.u32 %r5, 7; setp.eq.u32 %p1, %r0, 12; @%p1 bra SLOW;
+        MEET: bar.warp.sync -1; bar.sync 0; st.global.u32 [%rd1], %r5; bra END;
+        SLOW: add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 100; @%p2 bra SLOW; bra MEET; END:";
+    let got = in_all_modes("", shape(1, 64), 64, body);
+    assert!((0..64).all(|lane| got[lane] == if lane == 12 { 100 } else { 7 }));
+}
+
+#[test]
 fn lanes_that_exit_early() {
     // Odd lanes leave; a whole warp leaves; the others still pass barriers and collectives.
     let body = "and.b32 %r5, %r0, 1; setp.eq.u32 %p1, %r5, 1; @%p1 exit; setp.ge.u32 %p2, %r0, 96; @%p2 ret;

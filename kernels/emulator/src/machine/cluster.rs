@@ -34,6 +34,8 @@ pub(crate) enum Flow {
     Next,
     /// Nothing happened: to be tried again after others ran.
     Wait,
+    /// Done, and so are other lanes of the warp: those at one place become one group again.
+    Join,
     /// Done, and another warp should run.
     Yield,
     /// At a barrier of the block.
@@ -436,6 +438,15 @@ impl Env<'_> {
                                     break;
                                 }
                                 return Ok((Turn::Blocked, progress));
+                            }
+                            Flow::Join => {
+                                warp.groups[at] = Group { pc: pc + 1, mask, state: State::Ready };
+                                progress = true;
+                                left = left.saturating_sub(1);
+                                if left == 0 {
+                                    return Ok((Turn::Running, true));
+                                }
+                                break;
                             }
                             Flow::Yield => {
                                 // The warp's other lanes go on before the next attempt.

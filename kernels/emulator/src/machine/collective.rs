@@ -289,7 +289,7 @@ impl Env<'_> {
             group.pc += 1;
             group.state = State::Ready;
         }
-        Ok(Flow::Next)
+        Ok(Flow::Join)
     }
 
     /// Arrives at a barrier of the block; with `wait` also waits.
