@@ -1,4 +1,4 @@
-// combine: hidden += sum_k weight[k] * routed[k] + shared, then normed = norm(hidden).
+// combine: hidden += sum_k weight[k] * routed[k] + shared, then normed = norm(hidden). Of a rank hidden = its part of the sum.
 // Source:  DeepSeek-V3, arXiv 2412.19437, equation 12; norm as in rms_norm.cu. Twin: src/cuda/kernels/combine.rs.
 // Spec:    the end of ops/backend.rs `moe` and `dense`; host/reference.rs `experts`.
 // Legend:  T rows (tokens), K experts per token, D hidden size.
@@ -29,7 +29,7 @@ struct CombineParams {
     int columns;           // D, a multiple of 8, at most 8192
     int top_k;             // K, or 0
     float eps;
-    int padding;
+    int adds;              // 1: hidden += sum; 0: hidden = sum
 };
 
 struct CombineLaunch {
@@ -91,8 +91,10 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_
                     sum[i] += added[i];
                 }
             }
-            float own[NORM_VALUES];
-            load8(own, hidden + column);
+            float own[NORM_VALUES] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+            if (params.adds) {
+                load8(own, hidden + column);
+            }
 #pragma unroll
             for (int i = 0; i < NORM_VALUES; ++i) {
                 own[i] += sum[i];

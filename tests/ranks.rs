@@ -31,7 +31,7 @@ fn cpu_ranks(world: usize, parallelism: Parallelism) -> Group<CpuBackend> {
 
 /// Writes a golden network with every head twice, each with half of its output: the logits stay what they are, and eight
 /// ranks have a head each.
-fn write_with_doubled_heads(name: &str, to: &Path) {
+pub(crate) fn write_with_doubled_heads(name: &str, to: &Path) {
     let config = std::fs::read_to_string(golden_folder(name).join("config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
     (config["num_attention_heads"], config["num_key_value_heads"]) = (8.into(), 8.into());
@@ -71,7 +71,7 @@ fn halved(bytes: [u8; 2]) -> [u8; 2] {
 }
 
 /// Logits of a prompt in both forms, whole and in random chunks, which change no bits; and what greedy decoding writes.
-fn check<B: Rank + Calibrate>(
+pub(crate) fn check<B: Rank + Calibrate>(
     about: &str,
     model: &mut Model<Group<B>>,
     (name, prompt): (&str, usize),

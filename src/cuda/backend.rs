@@ -9,6 +9,7 @@ mod calibrate;
 mod draft;
 mod ffn;
 mod mtp;
+mod rank;
 mod tower;
 mod projection;
 
@@ -17,10 +18,12 @@ use std::ops::Range;
 
 use buffers::{Buffers, MOE_ROWS, Values};
 use projection::{Experts, Projection};
+use rank::Peers;
 
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::{Driver, Transfer};
 use super::kernels::ahead::{self, Ahead};
+use super::kernels::all_reduce::Operation;
 use super::kernels::linear::{self, Output};
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
 use super::kernels::{repack, route};
@@ -75,6 +78,8 @@ pub struct CudaBackend<D: Driver> {
     unpacked: Buffer,
     /// Whether launches are being recorded.
     is_recording: bool,
+    /// Whether this is one of several ranks.
+    is_rank: bool,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -148,7 +153,10 @@ impl Cache {
 
 /// Plan, activations and sampling state.
 pub struct Workspace<D: Driver> {
+    /// Of a rank, with its own heads and ids.
     shape: ModelShape,
+    /// The other ranks.
+    peers: Option<Peers>,
     step: Step,
     attention: Attention,
     sampler: Sampler,
@@ -187,6 +195,7 @@ impl<D: Driver> CudaBackend<D> {
             uses_vendor: false,
             unpacked: Buffer::NONE,
             is_recording: false,
+            is_rank: false,
             host: Vec::new(),
         })
     }
@@ -372,6 +381,75 @@ impl<D: Driver> CudaBackend<D> {
         }
     }
 
+    /// Memory of steps of this capacity, of a device alone or of a rank.
+    fn workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+        peers: Option<Peers>,
+    ) -> Result<Workspace<D>, OpError> {
+        check_shape(shape)?;
+        self.packer.check(&mut self.stream)?;
+        let arithmetic = self.arithmetic;
+        let unpacked_bytes = self.unpacked_bytes(shape);
+        let stream = &mut self.stream;
+        if unpacked_bytes > 0 {
+            self.unpacked = stream.allocate("unpacked weights", unpacked_bytes)?;
+        }
+        Ok(Workspace {
+            shape: *shape,
+            step: Step::new(stream, rope, plan_bytes(shape.mla.qk_rope_head_dim, capacity))?,
+            attention: Attention::new(stream, &shape.mla, &attention_capacity(capacity), arithmetic)?,
+            sampler: match &peers {
+                None => {
+                    let (rows, slots) = (capacity.max_logits_rows, capacity.max_num_seqs);
+                    Sampler::new(stream, shape.vocab_size, rows, slots)?
+                }
+                Some(peers) => peers.sampler(stream, capacity)?,
+            },
+            logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
+            num_logits: 0,
+            activations: Buffers::new(stream, shape, capacity.max_tokens, arithmetic)?,
+            expanded: Vec::new(),
+            has_absorbed: false,
+            num_logits_rows: 0,
+            kv_slots: Vec::new(),
+            ahead: Ahead::NONE,
+            ahead_of_layer: [Ahead::NONE; 2],
+            graphs: HashMap::new(),
+            recording: None,
+            peers,
+        })
+    }
+
+    /// Rows of the table to `hidden`, for the tokens of a step with the peers of `w`.
+    fn embed_rows(
+        &mut self,
+        rows: usize,
+        table: &Projection,
+        [tokens, last_tokens]: [u64; 2],
+        hidden: Buffer,
+        w: &Workspace<D>,
+    ) -> Result<(), OpError> {
+        expect("embed", &[table.in_features()], &[w.shape.hidden_size])?;
+        let Projection::Rows(table) = table else {
+            let dtype = "tiles".into();
+            return Err(OpError::UnsupportedDType { op: "embed", dtype, backend: "cuda" });
+        };
+        match &w.peers {
+            None => {
+                let ids = embed::Ids::all_of(table);
+                embed::launch(&mut self.stream, rows, table, ids, [tokens, last_tokens, hidden.address])
+            }
+            Some(peers) => {
+                let to = peers.partial.address;
+                embed::launch(&mut self.stream, rows, table, peers.ids(), [tokens, last_tokens, to])?;
+                self.gather_rows(Operation::Embed, rows, peers, hidden, w)
+            }
+        }
+    }
+
     /// Copies a plan, and the rows that its rows begin with, to the device.
     fn begin_from(&mut self, plan: &StepPlan, sources: &[Row], w: &mut Workspace<D>) -> Result<(), OpError> {
         let padded_rows = match plan.expanded.is_empty() {
@@ -467,7 +545,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
         let plan = plan_bytes(shape.mla.qk_rope_head_dim, capacity);
         let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
-        let sampler = Sampler::bytes(capacity.max_logits_rows, capacity.max_num_seqs, shape.vocab_size);
+        let (rows, vocab) = (capacity.max_logits_rows, shape.vocab_size);
+        let sampler = Sampler::bytes(rows, capacity.max_num_seqs, vocab, vocab);
         MemoryNeeds {
             workspace_bytes: (activations + logits + plan + cache.block_bytes() + self.unpacked_bytes(shape))
                 as u64
@@ -557,31 +636,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         capacity: &Capacity,
         rope: &RopeTable,
     ) -> Result<Workspace<D>, OpError> {
-        check_shape(shape)?;
-        self.packer.check(&mut self.stream)?;
-        let arithmetic = self.arithmetic;
-        let unpacked_bytes = self.unpacked_bytes(shape);
-        let stream = &mut self.stream;
-        if unpacked_bytes > 0 {
-            self.unpacked = stream.allocate("unpacked weights", unpacked_bytes)?;
-        }
-        Ok(Workspace {
-            shape: *shape,
-            step: Step::new(stream, rope, plan_bytes(shape.mla.qk_rope_head_dim, capacity))?,
-            attention: Attention::new(stream, &shape.mla, &attention_capacity(capacity), arithmetic)?,
-            sampler: Sampler::new(stream, shape.vocab_size, capacity.max_logits_rows, capacity.max_num_seqs)?,
-            logits: stream.allocate("logits", 4 * capacity.max_logits_rows * shape.vocab_size)?,
-            num_logits: 0,
-            activations: Buffers::new(stream, shape, capacity.max_tokens, arithmetic)?,
-            expanded: Vec::new(),
-            has_absorbed: false,
-            num_logits_rows: 0,
-            kv_slots: Vec::new(),
-            ahead: Ahead::NONE,
-            ahead_of_layer: [Ahead::NONE; 2],
-            graphs: HashMap::new(),
-            recording: None,
-        })
+        self.workspace(shape, capacity, rope, None)
     }
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Cache, OpError> {
@@ -655,13 +710,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn embed(&mut self, table: &Projection, w: &mut Workspace<D>) -> Result<(), OpError> {
-        expect("embed", &[table.in_features()], &[w.shape.hidden_size])?;
-        let Projection::Rows(table) = table else {
-            let dtype = "tiles".into();
-            return Err(OpError::UnsupportedDType { op: "embed", dtype, backend: "cuda" });
-        };
-        let addresses = [w.step.tokens(), w.sampler.last_tokens(), w.activations.hidden.address];
-        embed::launch(&mut self.stream, w.step.padded_rows(), table, addresses)
+        let tokens = [w.step.tokens(), w.sampler.last_tokens()];
+        self.embed_rows(w.step.padded_rows(), table, tokens, w.activations.hidden, w)
     }
 
     fn norm(&mut self, gain: &Buffer, w: &mut Workspace<D>) -> Result<(), OpError> {
@@ -735,6 +785,11 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let a = &w.activations;
         expect("project_add_norm", &[w.shape.hidden_size], &[weight.out_features()])?;
         let rows = w.step.padded_rows();
+        if let Some(peers) = &w.peers {
+            self.project(rows, a.attended, 0, weight, peers.partial, Output::Set)?;
+            self.add_up(Operation::Attention, rows, peers, Some(gain), w)?;
+            return Ok(None);
+        }
         if let Projection::Tiles(matrix) = weight {
             let variant = self.choices.variant(Product::Linear, matrix, rows);
             if variant.normalises(rows) {
@@ -804,10 +859,21 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn sample(&mut self, rows: &SampleRows<'_>, w: &mut Workspace<D>) -> Result<Ticket, OpError> {
-        w.sampler.sample(&mut self.stream, rows, w.logits.address)
+        let ticket = w.sampler.sample(&mut self.stream, rows, w.logits.address)?;
+        if let Some(peers) = &mut w.peers {
+            peers.ask(&mut self.stream, ticket)?;
+        }
+        Ok(ticket)
     }
 
     fn wait(&mut self, ticket: Ticket, w: &mut Workspace<D>, out: &mut Outcomes) -> Result<(), OpError> {
-        w.sampler.wait(&mut self.stream, ticket, out)
+        let Workspace { sampler, peers, .. } = w;
+        match peers {
+            None => sampler.wait(&mut self.stream, ticket, Ok, out),
+            Some(peers) => {
+                sampler.wait(&mut self.stream, ticket, |part| peers.whole_row(part), out)?;
+                peers.check(&mut self.stream, ticket)
+            }
+        }
     }
 }

@@ -7,11 +7,13 @@
 //! The outcomes are those of the host's sampler (`ops/host/sampler.rs`).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use bytemuck::AnyBitPattern;
 
 use super::driver::ALIGNMENT;
 use super::kernels::sampler::{self as kernels, Change, CommitParams, CountParams, DrawParams, Row, RowRule};
+use super::kernels::sampler_shards::{self, Board};
 use super::{Buffer, Driver, DriverError, Stream, Transfer};
 use perigee_decoding::sampling::{Logprobs, MAX_LOGIT_BIAS};
 use perigee_ops::{
@@ -24,12 +26,17 @@ const NOT_PLACED: u32 = u32::MAX;
 /// Sampling state of the slots, on host and device, and the calls whose outcomes are not fetched.
 #[derive(Debug)]
 pub struct Sampler {
+    /// Ids of all ranks.
     vocab: usize,
+    /// Ids of this device.
+    ids: Range<usize>,
+    /// Of several ranks.
+    board: Option<Board>,
     max_rows: usize,
     slots: Vec<Slot>,
-    /// `[max_rows, vocab]` f32: logits after bias and penalties, then weights.
+    /// `[max_rows, ids]` f32: logits after bias and penalties, then weights.
     work: Buffer,
-    /// `[max_num_seqs, vocab]` u32: bit 31 marks a token of the prompt, the rest is its number in the reply. A slot's
+    /// `[max_num_seqs, ids]` u32: bit 31 marks a token of the prompt, the rest is its number in the reply. A slot's
     /// counts are written when it opens, and read only if it counts.
     counts: Buffer,
     /// `[max_num_seqs]` u32.
@@ -108,11 +115,11 @@ impl Wanted {
     }
 }
 
-/// Bytes of the buffers, in the order of [`Sampler`]'s fields.
-fn sizes(max_rows: usize, max_num_seqs: usize, vocab: usize) -> [usize; 5] {
+/// Bytes of the buffers, in the order of [`Sampler`]'s fields, where the device has so many of the ids.
+fn sizes(max_rows: usize, max_num_seqs: usize, vocab: usize, ids: usize) -> [usize; 5] {
     [
-        max_rows * vocab * size_of::<f32>(),
-        max_num_seqs * vocab * size_of::<u32>(),
+        max_rows * ids * size_of::<f32>(),
+        max_num_seqs * ids * size_of::<u32>(),
         max_num_seqs * size_of::<u32>(),
         max_rows * size_of::<Row>() + list_words(max_rows, vocab) * size_of::<u32>(),
         max_rows * (size_of::<kernels::Outcome>() + kernels::MAX_TOP as usize * size_of::<kernels::Top>()),
@@ -126,9 +133,9 @@ fn list_words(max_rows: usize, vocab: usize) -> usize {
 }
 
 impl Sampler {
-    /// Bytes of device memory of [`Sampler::new`].
-    pub fn bytes(max_rows: usize, max_num_seqs: usize, vocab: usize) -> u64 {
-        sizes(max_rows, max_num_seqs, vocab)
+    /// Bytes of device memory of [`Sampler::new`], of a device that has so many of the ids.
+    pub fn bytes(max_rows: usize, max_num_seqs: usize, vocab: usize, ids: usize) -> u64 {
+        sizes(max_rows, max_num_seqs, vocab, ids)
             .iter()
             .map(|&bytes| (bytes.max(1) as u64).next_multiple_of(ALIGNMENT))
             .sum()
@@ -141,12 +148,26 @@ impl Sampler {
         max_rows: usize,
         max_num_seqs: usize,
     ) -> Result<Self, OpError> {
+        Self::of_shard(stream, vocab, 0..vocab, None, max_rows, max_num_seqs)
+    }
+
+    /// The same of a rank, which has the logits of the ids `ids`.
+    pub fn of_shard<D: Driver>(
+        stream: &mut Stream<D>,
+        vocab: usize,
+        ids: Range<usize>,
+        board: Option<Board>,
+        max_rows: usize,
+        max_num_seqs: usize,
+    ) -> Result<Self, OpError> {
         if !kernels::takes(vocab) {
             return Err(refused(format!("a vocabulary of {vocab} ids")));
         }
-        let [work, counts, last_tokens, upload, outcomes] = sizes(max_rows, max_num_seqs, vocab);
+        let [work, counts, last_tokens, upload, outcomes] = sizes(max_rows, max_num_seqs, vocab, ids.len());
         Ok(Self {
             vocab,
+            ids,
+            board,
             max_rows,
             slots: (0..max_num_seqs).map(|_| Slot::default()).collect(),
             work: stream.allocate("adjusted logits", work)?,
@@ -195,7 +216,7 @@ impl Sampler {
         };
         self.set_last(stream, slot, spec.reply.last().copied().unwrap_or(0))?;
         if spec.counts {
-            stream.driver().zero(self.counts_of(slot), self.vocab * size_of::<u32>())?;
+            stream.driver().zero(self.counts_of(slot), self.ids.len() * size_of::<u32>())?;
             self.count(stream, slot, spec.prompt, Change::Prompt)?;
             self.count(stream, slot, spec.reply, Change::Reply)?;
         }
@@ -218,7 +239,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Samples from rows of `logits`, the device address of `[S, vocab]` f32, and adds the tokens to the slots. The logits
+    /// Samples from rows of `logits`, the device address of `[S, ids]` f32, and adds the tokens to the slots. The logits
     /// must not change before later work of the stream.
     pub fn sample<D: Driver>(
         &mut self,
@@ -254,11 +275,13 @@ impl Sampler {
         Ok(ticket)
     }
 
-    /// Waits for a call and appends its outcomes. Outcomes of earlier calls that were not fetched are dropped.
+    /// Waits for a call and appends its outcomes. Outcomes of earlier calls that were not fetched are dropped. `whole` makes a row of
+    /// the logits of all ranks from this one's.
     pub fn wait<D: Driver>(
         &mut self,
         stream: &mut Stream<D>,
         ticket: Ticket,
+        mut whole: impl FnMut(Vec<f32>) -> Result<Vec<f32>, OpError>,
         out: &mut Outcomes,
     ) -> Result<(), OpError> {
         while self.in_flight.front().is_some_and(|call| call.ticket < ticket) {
@@ -290,7 +313,7 @@ impl Sampler {
                     let mut bytes = Vec::new();
                     let transfer = transfers.next().expect("one download for each such row");
                     stream.driver().finish(transfer, &mut bytes)?;
-                    let logits: Vec<f32> = values_of(&bytes).collect();
+                    let logits = whole(values_of(&bytes).collect())?;
                     let inside = outcome.token.min(self.vocab as u32 - 1);
                     let scored = self.logprobs.of(&logits, inside, count as usize);
                     out.top.extend(scored.top.iter().map(|&(id, logprob)| (TokenId(id), logprob)));
@@ -404,9 +427,14 @@ impl Sampler {
             outcomes: self.outcomes.address + (first * outcome_bytes) as u64,
             top: self.outcomes.address + (num_rows * outcome_bytes) as u64,
             vocab: self.vocab as u32,
+            first: self.ids.start as u32,
+            ids: self.ids.len() as u32,
             padding: 0,
         };
-        kernels::draw(stream, rows.len(), &params)
+        match &self.board {
+            None => kernels::draw(stream, rows.len(), &params),
+            Some(board) => sampler_shards::launch(stream, rows.len(), &params, board),
+        }
     }
 
     fn commit<D: Driver>(&self, stream: &mut Stream<D>, num_rows: usize) -> Result<(), OpError> {
@@ -415,7 +443,9 @@ impl Sampler {
             counts: self.counts.address,
             last_tokens: self.last_tokens.address,
             num_rows: num_rows as u32,
-            vocab: self.vocab as u32,
+            first: self.ids.start as u32,
+            ids: self.ids.len() as u32,
+            padding: 0,
         };
         kernels::commit(stream, &params)
     }
@@ -431,7 +461,7 @@ impl Sampler {
     ) -> Result<(), OpError> {
         let bytes = size_of::<kernels::Outcome>() * rows.len() + size_of::<kernels::Top>() * num_top;
         call.outcomes = Some(stream.driver().download(self.outcomes.address, bytes)?);
-        let row_bytes = self.vocab * size_of::<f32>();
+        let row_bytes = self.ids.len() * size_of::<f32>();
         for (row, wanted) in rows.iter().zip(&call.wanted) {
             if let Wanted::Whole(_) = wanted {
                 let address = logits + (row.row.at() * row_bytes) as u64;
@@ -459,9 +489,9 @@ impl Sampler {
                 tokens: self.upload.address,
                 counts: self.counts_of(slot),
                 num_tokens: tokens.len() as u32,
-                vocab: self.vocab as u32,
+                first: self.ids.start as u32,
+                ids: self.ids.len() as u32,
                 change: change as u32,
-                padding: 0,
             };
             kernels::count(stream, &params)?;
         }
@@ -469,7 +499,7 @@ impl Sampler {
     }
 
     fn counts_of(&self, slot: SeqSlot) -> u64 {
-        self.counts.address + (slot.at() * self.vocab * size_of::<u32>()) as u64
+        self.counts.address + (slot.at() * self.ids.len() * size_of::<u32>()) as u64
     }
 }
 

@@ -376,9 +376,7 @@ const UNTOUCHED: f32 = -7.25;
 
 fn stream(way: &Way) -> Option<Stream<TestDriver>> {
     let mut driver = TestDriver::new(way.arch, way.seed)?;
-    if let Some(options) = driver.options() {
-        options.races = way.races;
-    }
+    driver.set_options(|options| options.races = way.races);
     Some(Stream::new(driver).unwrap())
 }
 
@@ -519,8 +517,9 @@ fn decode_issues_little_beside_the_tensor_cores() {
             scale: 0.04,
             ..bytemuck::Zeroable::zeroed()
         };
-        let Some(options) = stream.driver().options() else { return };
-        options.profile = true;
+        if !stream.driver().set_options(|options| options.profile = true) {
+            return;
+        }
         stream.launch(function, launch, &params).unwrap();
         let report = stream.driver().report().unwrap();
         let per_key = report.warp_instructions() as f64 / SPLIT as f64;

@@ -5,17 +5,18 @@
 //! names: `scripts/gpu-check`.
 
 mod attention;
+mod emulator;
 mod golden_ptx;
 mod launches;
 mod model;
 mod operations;
+mod ranks;
 mod sampler;
 mod tiled;
 pub(crate) mod tuner;
 mod vendor;
 mod weights;
 
-use std::collections::VecDeque;
 use std::env;
 use std::mem;
 use std::path::PathBuf;
@@ -26,11 +27,10 @@ use perigee_cuda::{
     Arch, CacheSettings, Compiler, CudaBackend, Driver, DriverError, Hardware, Installation, KernelCache,
     LaunchShape, Nvrtc, Program, Transfer,
 };
-use perigee_emulator::case;
-use perigee_emulator::machine::{Asynchrony, Kernel, Machine, Module, Options, Report};
+use perigee_emulator::machine::{Options, Report};
 use perigee_ops::Activations;
 
-use crate::compilations::Compilations;
+use emulator::{Change, Emulator, error};
 
 /// An expression of whichever device there is.
 macro_rules! either {
@@ -62,7 +62,7 @@ pub(crate) struct TestDriver {
 
 enum Device {
     Emulated(Emulator),
-    Gpu(Hardware),
+    Gpu(Box<Hardware>),
 }
 
 /// A value of one of the two devices.
@@ -77,31 +77,42 @@ impl TestDriver {
     /// random moments. `None`: no NVRTC, the test is skipped.
     pub(crate) fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
         let device = match on_gpu() {
-            false => Device::Emulated(Emulator::new(arch, seed)?),
-            true => Device::Gpu(gpu()),
+            false => Device::Emulated(Emulator::of_node(1, arch, seed)?.pop()?),
+            true => Device::Gpu(Box::new(gpu())),
         };
         Some(Self { device, counts: Arc::default(), behind_kernel: false })
     }
 
-    /// The options of later launches; `None` on a GPU.
-    pub(crate) fn options(&mut self) -> Option<&mut Options> {
+    /// Devices of one machine, which run side by side; `None` without NVRTC.
+    pub(crate) fn several(devices: usize, arch: Arch, seed: Option<u64>) -> Option<Vec<Self>> {
+        let device = |emulator| Self {
+            device: Device::Emulated(emulator),
+            counts: Arc::default(),
+            behind_kernel: false,
+        };
+        Some(Emulator::of_node(devices, arch, seed)?.into_iter().map(device).collect())
+    }
+
+    /// Changes the options of later launches, of all devices of the machine; false on a GPU.
+    pub(crate) fn set_options(&mut self, set: impl FnOnce(&mut Options)) -> bool {
         match &mut self.device {
-            Device::Emulated(emulator) => Some(&mut emulator.machine.options),
-            Device::Gpu(_) => None,
+            Device::Emulated(emulator) => set(&mut emulator.node.lock().unwrap().machine.options),
+            Device::Gpu(_) => return false,
         }
+        true
     }
 
     /// Lets the vendor's products of the emulator be wrong.
     pub(crate) fn change_vendor(&mut self, change: Change) {
         if let Device::Emulated(emulator) = &mut self.device {
-            emulator.vendor = Some(change);
+            emulator.change_vendor(change);
         }
     }
 
     /// What the last launch executed; `None` on a GPU.
-    pub(crate) fn report(&self) -> Option<&Report> {
+    pub(crate) fn report(&self) -> Option<Report> {
         match &self.device {
-            Device::Emulated(emulator) => emulator.report.as_ref(),
+            Device::Emulated(emulator) => emulator.report(),
             Device::Gpu(_) => None,
         }
     }
@@ -113,7 +124,7 @@ impl TestDriver {
     /// Counts what the emulator has executed since `begun`.
     fn count_execution(&mut self, begun: Instant) {
         if let Device::Emulated(emulator) = &mut self.device {
-            let executed = mem::take(&mut emulator.executed);
+            let executed = emulator.executed();
             self.count(|counts| {
                 counts.lane_instructions += executed;
                 counts.execution += begun.elapsed();
@@ -309,23 +320,6 @@ impl Driver for TestDriver {
     }
 }
 
-/// The emulator as a device.
-pub(crate) struct Emulator {
-    machine: Machine,
-    arch: Arch,
-    compilations: &'static Compilations,
-    downloads: VecDeque<(Transfer, Vec<u8>)>,
-    next: u64,
-    recording: Option<Vec<Recorded>>,
-    /// What the vendor's products do to what is right; `None`: they have not been asked for.
-    vendor: Option<Change>,
-    /// Lane instructions, and 16 bytes of copies, since the beginning of what is timed.
-    work: u64,
-    /// Lane instructions that are not yet counted.
-    executed: u64,
-    report: Option<Report>,
-}
-
 /// Number of calls of a driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -345,283 +339,4 @@ pub(crate) struct Counts {
     /// Instructions of lanes that the emulator executed, and the time that this took.
     pub(crate) lane_instructions: u64,
     pub(crate) execution: Duration,
-}
-
-/// A program, parsed when a kernel of it is first launched: a test loads all of a backend's and launches some.
-pub(crate) struct Loaded(Program, OnceLock<Module>);
-
-/// A kernel, lowered when it is first launched. Beside it the most dynamic shared memory of its launches.
-#[derive(Clone)]
-pub(crate) struct Entry(Arc<(Arc<Loaded>, String, OnceLock<Kernel>)>, u32);
-
-impl Entry {
-    fn kernel(&self, machine: &mut Machine, compilations: &Compilations) -> Result<&Kernel, DriverError> {
-        let (loaded, name, kernel) = &*self.0;
-        if let Some(kernel) = kernel.get() {
-            return Ok(kernel);
-        }
-        let Loaded(program, module) = &**loaded;
-        let module = match module.get() {
-            Some(module) => module,
-            None => {
-                let ptx = compilations.parsed(program).map_err(|text| error("nvrtcCompileProgram", text))?;
-                module.get_or_init(|| machine.load_parsed(0, &ptx))
-            }
-        };
-        let lowered = module.kernel(name).map_err(|text| error("cuModuleGetFunction", text))?;
-        Ok(kernel.get_or_init(|| lowered))
-    }
-}
-
-/// What a product of the vendor does to what is right.
-pub(crate) type Change = fn(&mut [f32]);
-
-/// What a graph has recorded.
-pub(crate) enum Recorded {
-    Launch(Kernel, case::LaunchShape, Vec<u8>),
-    /// Shape, addresses, whether it is added.
-    Product([usize; 3], [u64; 3], bool),
-}
-
-impl Emulator {
-    fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
-        let compilations = Compilations::shared()?;
-        let options = Options {
-            shuffle: seed,
-            asynchrony: if seed.is_some() { Asynchrony::Random } else { Asynchrony::Issue },
-            noise: Some(seed.unwrap_or(1)),
-            ..Options::default()
-        };
-        Some(Self {
-            machine: Machine::new(1, options),
-            arch,
-            compilations,
-            downloads: VecDeque::new(),
-            next: 0,
-            recording: None,
-            vendor: None,
-            work: 0,
-            executed: 0,
-            report: None,
-        })
-    }
-
-    fn run(
-        &mut self,
-        kernel: &Kernel,
-        shape: case::LaunchShape,
-        parameters: &[u8],
-    ) -> Result<(), DriverError> {
-        match self.machine.launch(kernel, shape, parameters) {
-            Ok(report) => {
-                self.work += report.lane_instructions();
-                self.executed += report.lane_instructions();
-                self.report = Some(report);
-                Ok(())
-            }
-            Err(fault) => Err(error("cuLaunchKernelEx", fault.to_string())),
-        }
-    }
-
-    /// Stands in for the vendor's product, with its sums in another order than ours.
-    fn product(&mut self, [m, n, k]: [usize; 3], [w, x, y]: [u64; 3], add: bool) -> Result<(), DriverError> {
-        const CALL: &str = "cublasLtMatmul";
-        let mut read = |at: u64, bytes: usize| {
-            let mut content = vec![0; bytes];
-            self.machine.read(at, &mut content).map_err(|text| error(CALL, text))?;
-            Ok::<_, DriverError>(content)
-        };
-        let halves = |bytes: Vec<u8>| -> Vec<f32> {
-            let half = |pair: &[u8]| half::bf16::from_le_bytes([pair[0], pair[1]]).to_f32();
-            bytes.chunks_exact(2).map(half).collect()
-        };
-        let (weights, rows) = (halves(read(w, 2 * n * k)?), halves(read(x, 2 * m * k)?));
-        let before = if add { read(y, 4 * m * n)? } else { vec![0; 4 * m * n] };
-        let mut sums: Vec<f32> = before.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
-        for (row, sums) in rows.chunks_exact(k).zip(sums.chunks_exact_mut(n)) {
-            for (weights, sum) in weights.chunks_exact(k).zip(sums) {
-                *sum += row.iter().zip(weights).rev().map(|(x, w)| x * w).sum::<f32>();
-            }
-        }
-        if let Some(change) = self.vendor {
-            change(&mut sums);
-        }
-        // As if on tensor cores.
-        self.work += (m * n * k / 64) as u64;
-        self.machine.write(y, bytemuck::cast_slice(&sums)).map_err(|text| error(CALL, text))
-    }
-
-    fn refuse_while_recording(&self, call: &'static str) -> Result<(), DriverError> {
-        match self.recording {
-            None => Ok(()),
-            Some(_) => Err(error(call, "the stream is being captured".into())),
-        }
-    }
-}
-
-fn error(call: &'static str, text: String) -> DriverError {
-    DriverError { call, code: 700, text, fatal: true }
-}
-
-impl Driver for Emulator {
-    type Module = Arc<Loaded>;
-    type Function = Entry;
-    type Graph = Vec<Recorded>;
-
-    fn name(&self) -> &'static str {
-        "emulated"
-    }
-
-    fn arch(&self) -> Arch {
-        self.arch
-    }
-
-    fn multiprocessors(&self) -> u32 {
-        4
-    }
-
-    fn free_bytes(&mut self) -> Result<u64, DriverError> {
-        Ok(4 << 30)
-    }
-
-    fn arena_bytes(&self) -> usize {
-        0
-    }
-
-    fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
-        self.refuse_while_recording("cuMemAlloc")?;
-        Ok(self.machine.allocate(0, bytes as u64, 256))
-    }
-
-    fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError> {
-        self.refuse_while_recording("cuMemsetD8Async")?;
-        self.machine.write(address, &vec![0; bytes]).map_err(|text| error("cuMemsetD8Async", text))
-    }
-
-    fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
-        self.refuse_while_recording("cuMemcpyHtoDAsync")?;
-        self.machine.write(to, bytes).map_err(|text| error("cuMemcpyHtoDAsync", text))
-    }
-
-    fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
-        self.refuse_while_recording("cuMemcpyDtoHAsync")?;
-        let mut content = vec![0; bytes];
-        self.machine.read(from, &mut content).map_err(|text| error("cuMemcpyDtoHAsync", text))?;
-        let transfer = Transfer(self.next);
-        self.next += 1;
-        self.downloads.push_back((transfer, content));
-        Ok(transfer)
-    }
-
-    fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
-        while let Some((at, content)) = self.downloads.pop_front() {
-            if at == transfer {
-                into.extend(content);
-                return Ok(());
-            }
-        }
-        Err(error("cuEventSynchronize", format!("{transfer:?} is not in flight")))
-    }
-
-    fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
-        Ok(Arc::new(Loaded(program.clone(), OnceLock::new())))
-    }
-
-    fn function(&mut self, module: &Arc<Loaded>, name: &str, shared: u32) -> Result<Entry, DriverError> {
-        if !module.0.functions.iter().any(|function| function == name) {
-            return Err(error("cuModuleGetFunction", format!("no kernel {name}")));
-        }
-        Ok(Entry(Arc::new((module.clone(), name.to_owned(), OnceLock::new())), shared))
-    }
-
-    fn launch(
-        &mut self,
-        function: &Entry,
-        shape: &LaunchShape,
-        parameters: &[u8],
-    ) -> Result<(), DriverError> {
-        let (function, declared) = (function.kernel(&mut self.machine, self.compilations)?, function.1);
-        if shape.shared_bytes > declared {
-            let text = format!("{} bytes of shared memory, declared are {declared}", shape.shared_bytes);
-            return Err(error("cuLaunchKernelEx", text));
-        }
-        let wanted = function.parameter_bytes();
-        if wanted != parameters.len() as u64 {
-            let text = format!("{} bytes of parameters, the kernel has {wanted}", parameters.len());
-            return Err(error("cuLaunchKernelEx", text));
-        }
-        if shape.grid.contains(&0) || shape.grid[1] > 65_535 || shape.grid[2] > 65_535 {
-            return Err(error("cuLaunchKernelEx", format!("invalid grid {:?}", shape.grid)));
-        }
-        let shape = case::LaunchShape {
-            grid: shape.grid,
-            block: [shape.threads, 1, 1],
-            cluster: function.cluster(),
-            dynamic_shared_bytes: shape.shared_bytes,
-        };
-        if let Some(recording) = &mut self.recording {
-            recording.push(Recorded::Launch(function.clone(), shape, parameters.to_vec()));
-            return Ok(());
-        }
-        self.run(function, shape, parameters)
-    }
-
-    fn order_next_launch(&mut self) {}
-
-    fn begin_capture(&mut self) -> Result<(), DriverError> {
-        self.refuse_while_recording("cuStreamBeginCapture")?;
-        self.recording = Some(Vec::new());
-        Ok(())
-    }
-
-    fn end_capture(&mut self) -> Result<Vec<Recorded>, DriverError> {
-        self.recording.take().ok_or_else(|| error("cuStreamEndCapture", "nothing is being captured".into()))
-    }
-
-    fn replay(&mut self, graph: &Vec<Recorded>) -> Result<(), DriverError> {
-        self.refuse_while_recording("cuGraphLaunch")?;
-        graph.iter().try_for_each(|recorded| match recorded {
-            Recorded::Launch(kernel, shape, parameters) => self.run(kernel, *shape, parameters),
-            Recorded::Product(shape, at, add) => self.product(*shape, *at, *add),
-        })
-    }
-
-    fn open_vendor(&mut self) -> Result<bool, DriverError> {
-        self.refuse_while_recording("cublasLtCreate")?;
-        self.vendor.get_or_insert(|_| ());
-        Ok(true)
-    }
-
-    fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError> {
-        if self.vendor.is_none() {
-            let text = "the library is not open".into();
-            return Err(DriverError { call: "cublasLtMatmul", code: 1, text, fatal: false });
-        }
-        if let Some(recording) = &mut self.recording {
-            recording.push(Recorded::Product(shape, at, add));
-            return Ok(());
-        }
-        self.product(shape, at, add)
-    }
-
-    fn copy(&mut self, to: u64, from: u64, bytes: usize) -> Result<(), DriverError> {
-        const CALL: &str = "cuMemcpyDtoDAsync";
-        self.refuse_while_recording(CALL)?;
-        let mut content = vec![0; bytes];
-        self.work += bytes as u64 / 16;
-        self.machine.read(from, &mut content).map_err(|text| error(CALL, text))?;
-        self.machine.write(to, &content).map_err(|text| error(CALL, text))
-    }
-
-    fn begin_timing(&mut self) -> Result<(), DriverError> {
-        self.refuse_while_recording("cuEventRecord")?;
-        self.work = 0;
-        Ok(())
-    }
-
-    /// A nanosecond for a lane instruction: the same whenever a test runs.
-    fn end_timing(&mut self) -> Result<Duration, DriverError> {
-        self.refuse_while_recording("cuEventElapsedTime")?;
-        Ok(Duration::from_nanos(self.work))
-    }
 }

@@ -34,9 +34,7 @@ pub(super) fn devices() -> impl Iterator<Item = (String, Device)> {
     let count = if on_gpu() { 1 } else { runs.len() };
     runs.into_iter().take(count).filter_map(|(arch, seed)| {
         let mut driver = TestDriver::new(arch, seed)?;
-        if let Some(options) = driver.options() {
-            options.races = seed == Some(3);
-        }
+        driver.set_options(|options| options.races = seed == Some(3));
         Some((format!("{arch} {seed:?}"), Stream::new(driver).unwrap()))
     })
 }
@@ -156,7 +154,14 @@ fn embeddings() {
             let words = device.store("tokens", &words).unwrap().address;
             let last = device.store("last", &last).unwrap().address;
             let hidden = device.allocate("y", 4 * expected.len()).unwrap().address;
-            embed::launch(&mut device, tokens.len(), &matrix, [words, last, hidden]).unwrap();
+            embed::launch(
+                &mut device,
+                tokens.len(),
+                &matrix,
+                embed::Ids::all_of(&matrix),
+                [words, last, hidden],
+            )
+            .unwrap();
             outputs.check(&name, &device.read(hidden, expected.len()).unwrap());
         }
     }
@@ -349,7 +354,7 @@ fn check_experts(
             columns: hidden as i32,
             top_k: top_k as i32,
             eps: 1e-6,
-            padding: 0,
+            adds: 1,
         };
         combine::launch(&mut device, rows, &params, [Ahead::NONE; 2]).unwrap();
         sums.check(&name, &device.read(residual, rows * hidden).unwrap());

@@ -1,14 +1,18 @@
 //! The device's sampler against the host's: equal tokens, flags, ranks and ids, logprobs within 1e-5.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
+use perigee_cuda::kernels::all_reduce::{Link, LinkState, MAX_RANKS};
 use perigee_cuda::kernels::embed;
+use perigee_cuda::kernels::sampler_shards::{Board, board_bytes};
 use perigee_cuda::{Arch, Buffer, Driver, Matrix, Program, Sampler, Stream, kernels};
 use perigee_decoding::guard::is_flat;
 use perigee_decoding::sampling::{self, Draw, History, Logprobs, TokenMask};
+use perigee_ops::host::Share;
 use perigee_ops::{
-    Outcomes, Row, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, Ticket, TokenId,
-    TokenSource,
+    OpError, Outcomes, Row, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SeqSlot, SlotSpec, Ticket,
+    TokenId, TokenSource,
 };
 
 use super::TestDriver;
@@ -146,8 +150,38 @@ struct Pair {
     stream: Stream<TestDriver>,
     device: Sampler,
     logits: Buffer,
+    /// The ids of the device, and the ranks behind the first one with theirs.
+    ids: Range<usize>,
+    others: Vec<Shard>,
     host: Host,
-    in_flight: VecDeque<(Ticket, Vec<Found>)>,
+    in_flight: VecDeque<Call>,
+}
+
+/// A rank that has some of the ids.
+struct Shard {
+    ids: Range<usize>,
+    stream: Stream<TestDriver>,
+    device: Sampler,
+    logits: Buffer,
+}
+
+/// A call whose outcomes are not compared.
+struct Call {
+    ticket: Ticket,
+    expected: Vec<Found>,
+    /// The rows whose most likely ids the host finds.
+    whole: Vec<Vec<f32>>,
+}
+
+/// Makes a row of the logits from a rank's part, which has to be its own.
+fn whole_rows(rows: &[Vec<f32>], ids: &Range<usize>) -> impl FnMut(Vec<f32>) -> Result<Vec<f32>, OpError> {
+    let mut rows = rows.iter();
+    move |part| {
+        let row = rows.next().unwrap();
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&part), bits(&row[ids.clone()]));
+        Ok(row.clone())
+    }
 }
 
 impl Pair {
@@ -156,12 +190,52 @@ impl Pair {
         let device = Sampler::new(&mut stream, vocab, MOST_ROWS, NUM_SLOTS).unwrap();
         let logits = stream.allocate("logits", MOST_ROWS * vocab * 4).unwrap();
         let host = Host { slots: vec![HostSlot::default(); NUM_SLOTS], ..Host::default() };
-        Some(Self { vocab, stream, device, logits, host, in_flight: VecDeque::new() })
+        let (ids, others) = (0..vocab, Vec::new());
+        Some(Self { vocab, stream, device, logits, ids, others, host, in_flight: VecDeque::new() })
+    }
+
+    /// The device's sampler on so many ranks, with boards of two rows.
+    fn ranks(world: usize, arch: Arch, seed: Option<u64>, vocab: usize) -> Option<Self> {
+        const BOARD_ROWS: usize = 2;
+        let drivers = TestDriver::several(world, arch, seed)?;
+        let mut streams: Vec<_> = drivers.into_iter().map(|driver| Stream::new(driver).unwrap()).collect();
+        let mut areas = [0; MAX_RANKS];
+        for (area, stream) in areas.iter_mut().zip(&mut streams) {
+            *area = stream.zeros("board", board_bytes(world, BOARD_ROWS)).unwrap().address;
+        }
+        let mut shards: Vec<Shard> = streams
+            .into_iter()
+            .enumerate()
+            .map(|(rank, mut stream)| {
+                let link = Link {
+                    areas,
+                    state: stream.store("state", &[LinkState::default()]).unwrap().address,
+                    world: world as u32,
+                    rank: rank as u32,
+                    patience: 8,
+                    padding: 0,
+                };
+                let rounds = stream.zeros("rounds", 4 * BOARD_ROWS).unwrap().address;
+                let board = Board { link, offset: 0, rounds, rows: BOARD_ROWS };
+                let ids = Share { rank, world }.of(vocab, 1);
+                let (some, slots) = (ids.clone(), NUM_SLOTS);
+                let device =
+                    Sampler::of_shard(&mut stream, vocab, some, Some(board), MOST_ROWS, slots).unwrap();
+                let logits = stream.allocate("logits", MOST_ROWS * ids.len() * 4).unwrap();
+                Shard { ids, stream, device, logits }
+            })
+            .collect();
+        let host = Host { slots: vec![HostSlot::default(); NUM_SLOTS], ..Host::default() };
+        let Shard { ids, stream, device, logits } = shards.remove(0);
+        Some(Self { vocab, stream, device, logits, ids, others: shards, host, in_flight: VecDeque::new() })
     }
 
     fn open(&mut self, slot: usize, spec: &SlotSpec<'_>) {
         self.host.open(slot, spec);
         self.device.open(&mut self.stream, SeqSlot(slot as u32), spec).unwrap();
+        for Shard { stream, device, .. } in &mut self.others {
+            device.open(stream, SeqSlot(slot as u32), spec).unwrap();
+        }
     }
 
     /// Opens a slot without bias and stops.
@@ -177,23 +251,45 @@ impl Pair {
         }
         let removed: Vec<TokenId> = removed.iter().map(|&id| TokenId(id)).collect();
         self.device.rewind(&mut self.stream, SeqSlot(slot as u32), &removed, TokenId(last)).unwrap();
+        for Shard { stream, device, .. } in &mut self.others {
+            device.rewind(stream, SeqSlot(slot as u32), &removed, TokenId(last)).unwrap();
+        }
     }
 
     /// Samples with both; returns what the host found.
     fn sample(&mut self, logits: &[f32], rows: &SampleRows<'_>) -> Vec<Found> {
         let expected = self.host.sample(logits, self.vocab, rows);
-        self.stream.driver().upload(self.logits.address, bytemuck::cast_slice(logits)).unwrap();
+        let part = |ids: &Range<usize>| -> Vec<f32> {
+            logits.chunks(self.vocab).flat_map(|row| row[ids.clone()].to_vec()).collect()
+        };
+        let own = part(&self.ids);
+        self.stream.driver().upload(self.logits.address, bytemuck::cast_slice(&own)).unwrap();
         let ticket = self.device.sample(&mut self.stream, rows, self.logits.address).unwrap();
-        self.in_flight.push_back((ticket, expected.clone()));
+        for Shard { ids, stream, device, logits } in &mut self.others {
+            stream.driver().upload(logits.address, bytemuck::cast_slice(&part(ids))).unwrap();
+            assert_eq!(device.sample(stream, rows, logits.address).unwrap(), ticket);
+        }
+        let is_whole =
+            |row: &&SampleRow| row.top != SampleRow::NO_LOGPROBS && row.top.min(self.vocab as u32) > 256;
+        let whole = rows.rows.iter().filter(is_whole);
+        let whole = whole.map(|row| logits[row.row.at() * self.vocab..][..self.vocab].to_vec()).collect();
+        self.in_flight.push_back(Call { ticket, expected: expected.clone(), whole });
         expected
     }
 
     /// Compares the oldest call in flight; returns what the device found.
     fn settle(&mut self) -> Vec<Found> {
-        let (ticket, expected) = self.in_flight.pop_front().expect("a call is in flight");
+        let Call { ticket, expected, whole } = self.in_flight.pop_front().expect("a call is in flight");
         let mut out = Outcomes::default();
-        self.device.wait(&mut self.stream, ticket, &mut out).unwrap();
-        let found: Vec<Found> = out.rows.iter().map(|row| found(&out, row)).collect();
+        self.device.wait(&mut self.stream, ticket, whole_rows(&whole, &self.ids), &mut out).unwrap();
+        let all_of = |out: &Outcomes| -> Vec<Found> { out.rows.iter().map(|row| found(out, row)).collect() };
+        let found = all_of(&out);
+        for Shard { ids, stream, device, .. } in &mut self.others {
+            let mut out = Outcomes::default();
+            device.wait(stream, ticket, whole_rows(&whole, ids), &mut out).unwrap();
+            let theirs: Vec<_> = all_of(&out).iter().map(Found::bits).collect();
+            assert_eq!(theirs, found.iter().map(Found::bits).collect::<Vec<_>>(), "ids {ids:?}");
+        }
         assert_eq!(found.len(), expected.len());
         for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let place = format!("row {index} of {ticket:?}, {} ids", self.vocab);
@@ -221,6 +317,9 @@ impl Pair {
         let last: Vec<u32> = self.stream.read(self.device.last_tokens(), NUM_SLOTS).unwrap();
         let expected: Vec<u32> = self.host.slots.iter().map(|slot| slot.last).collect();
         assert_eq!(last, expected);
+        for Shard { stream, device, .. } in &mut self.others {
+            assert_eq!(stream.read::<u32>(device.last_tokens(), NUM_SLOTS).unwrap(), expected);
+        }
     }
 }
 
@@ -422,12 +521,41 @@ fn outcomes_are_those_of_the_host() {
     }
 }
 
+/// Ranks that have some of the ids each choose what one device chooses that has all of them.
+#[test]
+fn ranks_choose_what_the_host_chooses() {
+    let mut all = Vec::new();
+    for (world, arch, vocab, num_calls) in [
+        (2, Arch::Sm80, 5, 12),
+        (4, Arch::Sm90a, 31, 12),
+        (8, Arch::Sm120a, 512, 4),
+        (4, Arch::Sm100a, 3000, 3),
+    ] {
+        for seed in [None, Some(vocab as u64)] {
+            let Some(mut pair) = Pair::ranks(world, arch, seed, vocab) else { return };
+            pair.stream.driver().set_options(|options| options.races = world == 2);
+            all.extend(at_random(&mut pair, vocab as u64 + seed.unwrap_or(99), num_calls));
+        }
+    }
+    for flag in [RowFlags::NON_FINITE, RowFlags::FLAT, RowFlags::ENDED] {
+        assert!(all.iter().any(|found| found.flags.has(flag)), "{flag:?}");
+    }
+}
+
 #[test]
 fn the_whole_vocabulary() {
-    const VOCAB: usize = 163_840;
-    let Some(mut pair) = Pair::new(Arch::Sm90a, Some(3), VOCAB) else {
-        return;
-    };
+    the_whole_vocabulary_of(Pair::new(Arch::Sm90a, Some(3), VOCAB));
+}
+
+#[test]
+fn the_whole_vocabulary_by_ranks() {
+    the_whole_vocabulary_of(Pair::ranks(2, Arch::Sm90a, Some(3), VOCAB));
+}
+
+const VOCAB: usize = 163_840;
+
+fn the_whole_vocabulary_of(pair: Option<Pair>) {
+    let Some(mut pair) = pair else { return };
     let mut rng = fastrand::Rng::with_seed(5);
     let row = |place: usize| SampleRow { temperature: 1.0, position: place as u64, ..plain(place) };
     let prompt: Vec<u32> = (0..3000).map(|_| rng.u32(0..VOCAB as u32)).collect();
@@ -569,7 +697,14 @@ fn a_token_beyond_the_vocabulary_is_embedded_within_the_table() {
     let word = embed::word(TokenSource::LastSampled(SeqSlot(0)));
     let tokens = pair.stream.store("tokens", &[word]).unwrap().address;
     let hidden = pair.stream.allocate("hidden", 4 * SIZES[1]).unwrap().address;
-    embed::launch(&mut pair.stream, 1, &table, [tokens, pair.device.last_tokens(), hidden]).unwrap();
+    embed::launch(
+        &mut pair.stream,
+        1,
+        &table,
+        embed::Ids::all_of(&table),
+        [tokens, pair.device.last_tokens(), hidden],
+    )
+    .unwrap();
     let embedded: Vec<f32> = pair.stream.read(hidden, SIZES[1]).unwrap();
     assert_eq!(embedded, weight.view().to_f32()[(SIZES[0] - 1) * SIZES[1]..]);
 }
@@ -665,9 +800,7 @@ fn no_race() {
     let Some(mut pair) = Pair::new(Arch::Sm90a, Some(6), 1100) else {
         return;
     };
-    if let Some(options) = pair.stream.driver().options() {
-        options.races = true;
-    }
+    pair.stream.driver().set_options(|options| options.races = true);
     at_random(&mut pair, 77, 8);
     // Lists that several warps apply, to the same ids.
     let bias: Vec<(u32, f32)> = (0..200).map(|id| (id, 1.0)).collect();
@@ -685,8 +818,9 @@ fn no_race() {
 fn no_product_is_fused_with_a_sum() {
     // A weight that is rounded once instead of twice differs from the host's in one of a hundred cases or fewer.
     let Some(compilations) = Compilations::shared() else { return };
-    for arch in Arch::ALL {
-        let ptx = compilations.ptx(&Program::new(&kernels::sampler::KERNEL, arch).unwrap()).unwrap();
+    let both = [&kernels::sampler::KERNEL, &kernels::sampler_shards::KERNEL];
+    for (arch, kernel) in Arch::ALL.into_iter().flat_map(|arch| both.map(|kernel| (arch, kernel))) {
+        let ptx = compilations.ptx(&Program::new(kernel, arch).unwrap()).unwrap();
         assert!(ptx.contains("mul.rn.f32") && ptx.contains("add.rn.f32"), "{arch}");
         assert!(!ptx.contains("fma.rn.f32") && !ptx.contains("mad.f32"), "{arch}");
     }
@@ -742,7 +876,7 @@ fn a_call_is_one_upload_two_launches_and_one_download() {
     let before = *counts.lock().unwrap();
     let ticket = pair.device.sample(&mut pair.stream, &rows, pair.logits.address).unwrap();
     let mut out = Outcomes::default();
-    pair.device.wait(&mut pair.stream, ticket, &mut out).unwrap();
+    pair.device.wait(&mut pair.stream, ticket, Ok, &mut out).unwrap();
     assert_eq!(out.rows.len(), MOST_ROWS);
     let after = *counts.lock().unwrap();
     assert_eq!(after.uploads - before.uploads, 1);
@@ -794,7 +928,7 @@ fn what_the_kernels_could_not_read_is_refused() {
     assert!(pair.device.open(&mut pair.stream, SeqSlot(6), &spec).is_err());
     assert!(pair.device.rewind(&mut pair.stream, SeqSlot(6), &[], TokenId(0)).is_err());
     let mut out = Outcomes::default();
-    assert!(pair.device.wait(&mut pair.stream, Ticket(5), &mut out).is_err());
+    assert!(pair.device.wait(&mut pair.stream, Ticket(5), Ok, &mut out).is_err());
     for vocab in [0, 262_145] {
         assert!(Sampler::new(&mut pair.stream, vocab, 1, 1).is_err(), "{vocab}");
     }

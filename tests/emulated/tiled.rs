@@ -332,8 +332,9 @@ fn decode_products_stay_within_the_issue_budget() {
     let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let mut device = Stream::new(driver).unwrap();
-    let Some(options) = device.driver().options() else { return };
-    options.profile = true;
+    if !device.driver().set_options(|options| options.profile = true) {
+        return;
+    }
     let mut rng = fastrand::Rng::with_seed(35);
     let [rows, out, columns] = [8, 64, 7168];
     let weight = Weight::random(&mut rng, nvfp4, [out, columns]);
@@ -377,8 +378,9 @@ fn prompt_products_read_rows_once_and_without_bank_conflicts() {
     let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let mut device = Stream::new(driver).unwrap();
-    let Some(options) = device.driver().options() else { return };
-    options.profile = true;
+    if !device.driver().set_options(|options| options.profile = true) {
+        return;
+    }
     let mut rng = fastrand::Rng::with_seed(36);
     let [most, out, columns] = [128, 256, 4096];
     let x = stored_rows(&mut device, &rounded(&mut rng, most * columns), columns);

@@ -60,6 +60,8 @@ pub(super) fn run() -> Option<String> {
                     outcomes,
                     top,
                     vocab: vocab as u32,
+                    first: 0,
+                    ids: vocab as u32,
                     padding: 0,
                 };
                 let time = micros(&mut stream, 4, |stream, _| sampler::draw(stream, rows, &params).unwrap());

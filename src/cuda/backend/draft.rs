@@ -10,7 +10,7 @@ use super::ffn::{Ffn, Slots};
 use super::projection::{Experts, Projection};
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
 use crate::attention::{Addresses, Attention, KvUp};
-use crate::driver::{Driver, Transfer};
+use crate::driver::{Driver, DriverError, Transfer};
 use crate::kernels::ahead::Ahead;
 use crate::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::kernels::gqa::{self, RowKeys};
@@ -281,7 +281,7 @@ impl<D: Driver> CudaBackend<D> {
             return Err(OpError::UnsupportedDType { op: "draft_step", dtype, backend: "cuda" });
         };
         let addresses = [step.tokens(), last_tokens, buffers.hidden.address];
-        embed::launch(&mut self.stream, rows, table, addresses)?;
+        embed::launch(&mut self.stream, rows, table, embed::Ids::all_of(table), addresses)?;
         let embedded = draft.norm(buffers.hidden, &weights.input_layernorm, part(buffers.wide, 0, 2 * d), d);
         draft::launch_rows(&mut self.stream, rows, &embedded)?;
         let fed = draft.norm(buffers.input, &weights.hidden_norm, part(buffers.wide, d, 2 * d), d);
@@ -477,7 +477,7 @@ impl<D: Driver> CudaBackend<D> {
                 columns: width as i32,
                 top_k: 0,
                 eps: shape.rms_norm_eps,
-                padding: 0,
+                adds: 1,
             };
             combine::launch(&mut self.stream, rows, &params, [Ahead::NONE; 2])?;
         }
@@ -594,6 +594,10 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         cache: &CacheShape,
     ) -> Result<Draft<D>, OpError> {
         check(shape)?;
+        if self.is_rank {
+            let text = "several devices have no draft model (speculation.method = eagle3) yet: use mtp, ngram or off".into();
+            return Err(DriverError { call: OP, code: 0, text, fatal: true }.into());
+        }
         let weights = self.load_draft_weights(host, shape)?;
         let attention = self.load_layer_attention(&host.attention, &shape.attention, capacity, cache)?;
         let (arithmetic, stream) = (self.arithmetic, &mut self.stream);

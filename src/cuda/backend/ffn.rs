@@ -7,6 +7,7 @@ use super::projection::Experts;
 use super::{CudaBackend, Router, Workspace, norm_params};
 use crate::driver::Driver;
 use crate::kernels::ahead::Ahead;
+use crate::kernels::all_reduce::Operation;
 use crate::kernels::linear::{self, Output};
 use crate::kernels::route::{self, Choice, Worklist};
 use crate::kernels::{combine, experts, tiled, tiled_linear, tiled_swiglu};
@@ -160,8 +161,13 @@ impl<D: Driver> CudaBackend<D> {
             self.swiglu(&ffns)?;
             let choice = 4 * (start * top_k) as u64;
             let [normed, rounded] = x;
+            // The residual stream, or this rank's part of what is added to it.
+            let (hidden, gain, adds) = match &w.peers {
+                None => (a.hidden, gain, 1),
+                Some(peers) => (peers.partial, None, 0),
+            };
             let params = combine::Params {
-                hidden: a.hidden.address + 4 * (start * width) as u64,
+                hidden: hidden.address + 4 * (start * width) as u64,
                 routed: a.routed.address,
                 chosen: a.chosen.address + choice,
                 weights: a.weights.address + choice,
@@ -172,11 +178,14 @@ impl<D: Driver> CudaBackend<D> {
                 columns: width as i32,
                 top_k: top_k as i32,
                 eps: w.shape.rms_norm_eps,
-                padding: 0,
+                adds,
             };
             combine::launch(&mut self.stream, rows.len(), &params, ahead)?;
         }
-        Ok(())
+        match &w.peers {
+            None => Ok(()),
+            Some(peers) => self.add_up(Operation::Ffn, all, peers, gain, w),
+        }
     }
 
     /// The two products of experts, in two launches if all of them have one format and are on tensor cores; with many rows,

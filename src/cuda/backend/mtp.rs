@@ -6,7 +6,6 @@ use super::projection::Projection;
 use super::{CudaBackend, Workspace};
 use crate::driver::Driver;
 use crate::kernels::draft::{self, RowsParams};
-use crate::kernels::embed;
 use crate::kernels::linear::Output;
 use crate::step;
 use crate::stream::Buffer;
@@ -69,17 +68,9 @@ impl<D: Driver> MtpOps for CudaBackend<D> {
         expect("fuse", &[plan.num_rows()], &[input.rows().len()])?;
         self.begin_from(plan, input.rows(), own)?;
         let (rows, d, eps) = (own.step.padded_rows(), own.shape.hidden_size, own.shape.rms_norm_eps);
-        let Projection::Rows(table) = table else {
-            let dtype = "tiles".into();
-            return Err(OpError::UnsupportedDType { op: "fuse", dtype, backend: "cuda" });
-        };
         let hidden = own.activations.hidden;
-        embed::launch(
-            &mut self.stream,
-            rows,
-            table,
-            [own.step.tokens(), target.sampler.last_tokens(), hidden.address],
-        )?;
+        let tokens = [own.step.tokens(), target.sampler.last_tokens()];
+        self.embed_rows(rows, table, tokens, hidden, own)?;
         let normed = |source: Buffer, gain: &Buffer, first: usize| {
             let [to, rounded, stride] = part(fusion.wide, first, 2 * d);
             let gain = gain.address;

@@ -36,8 +36,8 @@ pub struct Params {
     pub top_k: i32,
     /// Added to the mean square.
     pub eps: f32,
-    /// Zero.
-    pub padding: i32,
+    /// 1: the sum is added to `hidden`; 0: `hidden` is the sum.
+    pub adds: i32,
 }
 
 /// `CombineLaunch` in the source.

@@ -21,7 +21,7 @@ pub struct Params {
     pub tokens: u64,
     /// `[slots]` u32, the last sampled tokens.
     pub last_tokens: u64,
-    /// `[vocab, D]`.
+    /// `[R, D]`.
     pub table: u64,
     /// `[T, D]` f32.
     pub hidden: u64,
@@ -29,6 +29,26 @@ pub struct Params {
     pub columns: i64,
     /// Rows of the table.
     pub rows: i64,
+    /// Id of the first one.
+    pub first: i64,
+    /// Ids.
+    pub vocab: i64,
+}
+
+/// The ids of a table's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ids {
+    /// Id of the first row.
+    pub first: usize,
+    /// Number of ids of all ranks; those that the table lacks are rows of 0.
+    pub vocab: usize,
+}
+
+impl Ids {
+    /// Those of a whole table.
+    pub fn all_of(table: &Matrix) -> Self {
+        Self { first: 0, vocab: table.out_features }
+    }
 }
 
 /// A row's token on the device.
@@ -52,6 +72,7 @@ pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     num_rows: usize,
     table: &Matrix,
+    ids: Ids,
     [tokens, last_tokens, hidden]: [u64; 3],
 ) -> Result<(), OpError> {
     let name = match table.format {
@@ -64,9 +85,7 @@ pub fn launch<D: Driver>(
     };
     let shape = LaunchShape { grid: [num_rows as u32, 1, 1], threads: 256, shared_bytes: 0 };
     let (columns, rows) = (table.in_features as i64, table.out_features as i64);
-    stream.launch(
-        name,
-        shape,
-        &Params { tokens, last_tokens, table: table.params.codes, hidden, columns, rows },
-    )
+    let (first, vocab) = (ids.first as i64, ids.vocab as i64);
+    let table = table.params.codes;
+    stream.launch(name, shape, &Params { tokens, last_tokens, table, hidden, columns, rows, first, vocab })
 }

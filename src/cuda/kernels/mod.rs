@@ -2,6 +2,7 @@
 //! shared by several.
 
 pub mod ahead;
+pub mod all_reduce;
 pub mod combine;
 pub mod draft;
 pub mod embed;
@@ -15,6 +16,7 @@ pub mod repack;
 pub mod rms_norm;
 pub mod route;
 pub mod sampler;
+pub mod sampler_shards;
 pub mod tiled;
 pub mod tiled_linear;
 pub mod tiled_mla_decode;
@@ -30,6 +32,7 @@ use super::Kernel;
 
 /// Every kernel, by name.
 pub const ALL: &[&Kernel] = &[
+    &all_reduce::KERNEL,
     &combine::KERNEL,
     &draft::KERNEL,
     &embed::KERNEL,
@@ -43,6 +46,7 @@ pub const ALL: &[&Kernel] = &[
     &rms_norm::KERNEL,
     &route::KERNEL,
     &sampler::KERNEL,
+    &sampler_shards::KERNEL,
     &tiled_linear::KERNEL,
     &tiled_mla_decode::KERNEL,
     &tiled_mla_prefill::KERNEL,

@@ -146,11 +146,11 @@ pub struct Top {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct DrawParams {
-    /// `[.., V]` f32.
+    /// `[.., I]` f32.
     pub logits: u64,
-    /// `[S, V]` f32.
+    /// `[S, I]` f32.
     pub work: u64,
-    /// `[Q, V]` u32.
+    /// `[Q, I]` u32.
     pub counts: u64,
     /// `[S]` [`Row`].
     pub rows: u64,
@@ -162,6 +162,10 @@ pub struct DrawParams {
     pub top: u64,
     /// V.
     pub vocab: u32,
+    /// F.
+    pub first: u32,
+    /// I.
+    pub ids: u32,
     /// Unused.
     pub padding: u32,
 }
@@ -172,14 +176,18 @@ pub struct DrawParams {
 pub struct CommitParams {
     /// `[S]` [`Outcome`].
     pub outcomes: u64,
-    /// `[Q, V]` u32.
+    /// `[Q, I]` u32.
     pub counts: u64,
     /// `[Q]` u32.
     pub last_tokens: u64,
     /// S.
     pub num_rows: u32,
-    /// V.
-    pub vocab: u32,
+    /// F.
+    pub first: u32,
+    /// I.
+    pub ids: u32,
+    /// Unused.
+    pub padding: u32,
 }
 
 /// Parameter of `sampler_count`. Addresses are of device memory.
@@ -188,16 +196,16 @@ pub struct CommitParams {
 pub struct CountParams {
     /// `[num_tokens]` u32; ids from V on are skipped.
     pub tokens: u64,
-    /// `[V]` u32, of one slot.
+    /// `[I]` u32, of one slot.
     pub counts: u64,
     /// Number of tokens.
     pub num_tokens: u32,
-    /// V.
-    pub vocab: u32,
+    /// F.
+    pub first: u32,
+    /// I.
+    pub ids: u32,
     /// [`Change`].
     pub change: u32,
-    /// Unused.
-    pub padding: u32,
 }
 
 /// `SamplerCountParams::change`: how tokens change the counts of their slot.

@@ -156,7 +156,7 @@ impl Member {
     }
 
     /// Calls `read(rank, values)` with every rank's values, in rank order.
-    pub(in crate::host) fn exchange(
+    pub fn exchange(
         &self,
         op: &'static str,
         own: &[f32],
@@ -190,7 +190,7 @@ impl Member {
     }
 
     /// As [`Member::exchange`], of words.
-    pub(in crate::host) fn exchange_words(
+    pub fn exchange_words(
         &self,
         op: &'static str,
         own: &[u64],

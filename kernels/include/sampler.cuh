@@ -1,0 +1,660 @@
+// A token from a row of logits, by a block that has all ids of the row or by blocks of several ranks that have some each.
+//
+// Who includes it says THREADS, of a block, before, and gives `choose` what joins the ranks. Arithmetic and orders: sampler.cu.
+
+#include "types.cuh"
+
+constexpr u32 WARPS = THREADS / 32;
+static_assert(WARPS <= 32 && (WARPS & WARPS - 1) == 0, "a reduction reads one value of a warp per lane");
+// Bins of a digit of a selection; a thread scans two.
+constexpr u32 BINS = 2 * THREADS;
+constexpr int DIGIT = THREADS == 1024 ? 11 : 10;
+static_assert(BINS == 1u << DIGIT, "a bin for each value of a digit");
+// Most likely ids that a row can ask for.
+constexpr u32 MAX_TOP = 256;
+
+constexpr float MAX = 3.40282347e+38f;
+constexpr float MIN_POSITIVE = 1.17549435e-38f;
+constexpr float MIN_TEMPERATURE = 0.01f;
+// Unit of masses: sums of weights of at most 1 as integers.
+constexpr float MASS_UNIT = 17592186044416.0f;
+// Bits of the counts: the token is in the prompt, its number in the reply.
+constexpr u32 IN_PROMPT = 0x80000000u;
+constexpr u32 IN_REPLY = 0x7fffffffu;
+
+// SamplerRow::rule.
+enum Rule : u32 { DRAW, GIVEN, END_IF_RANK_BELOW };
+// SamplerRow::options.
+constexpr u32 PENALISES = 1;
+constexpr u32 MASKED = 2;
+constexpr u32 SCORES = 4;
+// SamplerRow::commit.
+constexpr u32 COUNTS = 1;
+constexpr u32 SETS_LAST = 2;
+// SamplerOutcome::flags, RowFlags of ops/sample.rs.
+constexpr u32 NON_FINITE = 1;
+constexpr u32 FLAT = 2;
+constexpr u32 ENDED = 4;
+
+// One row to sample from. Lists are ranges of `lists`, in words; ids in them are below V.
+struct SamplerRow {
+    u64 seed;           // of the noise, with `position`
+    u64 position;       // index of the token in its reply
+    u32 row;            // row of the logits
+    u32 slot;           // its counts are read, its state is written by sampler_commit
+    float temperature;  // 0 is greedy
+    float top_p;        // in (0, 1]
+    float min_p;        // in [0, 1]
+    u32 top_k;          // 0 is off
+    float repetition;   // read with PENALISES
+    float presence;     // read with PENALISES
+    float frequency;    // read with PENALISES
+    u32 rule;           // DRAW, GIVEN, END_IF_RANK_BELOW
+    u32 value;          // GIVEN: the token; END_IF_RANK_BELOW: the rank
+    u32 options;        // PENALISES, MASKED, SCORES
+    u32 commit;         // COUNTS, SETS_LAST
+    u32 bias;           // pairs (id, f32 bits), equal ids adjacent
+    u32 num_biases;
+    u32 stops;          // ids, of equal logits the first one wins
+    u32 num_stops;
+    u32 forbidden;      // ids
+    u32 num_forbidden;
+    u32 mask;           // bit id % 32 of word id / 32 allows id; ids beyond the last word are not allowed
+    u32 num_mask_words;
+    u32 mask_first;     // the drawn id where no allowed id has a finite logit
+    u32 top;            // most likely ids wanted, at most MAX_TOP and V
+    u32 top_first;      // place of the first one in `top`
+};
+static_assert(sizeof(SamplerRow) == 112, "the twin's size");
+
+// Outcome of a row. The logprob of a logit x is x - (max + ln(sum)); without SCORES `sum` to `rank` are 0.
+struct SamplerOutcome {
+    double sum;   // of e^(logit - max)
+    float max;    // +inf in a row without a finite logit
+    float logit;  // of the token, NaN replaced by -inf, +inf by MAX; -inf for an id beyond V
+    u32 rank;     // of the token, from 1
+    u32 token;
+    u32 flags;    // NON_FINITE, FLAT, ENDED
+    u32 slot;     // of the row
+    u32 commit;   // of the row
+    u32 padding;
+};
+static_assert(sizeof(SamplerOutcome) == 40, "the twin's size");
+
+// One of the most likely ids.
+struct SamplerTop {
+    u32 id;
+    float logit;  // NaN replaced by -inf, +inf by MAX, -0 by 0
+};
+
+struct SamplerDrawParams {
+    const float* logits;       // [.., I]
+    float* work;               // [S, I]
+    const u32* counts;         // [Q, I]
+    const SamplerRow* rows;    // [S]
+    const u32* lists;          // of the rows
+    SamplerOutcome* outcomes;  // [S]
+    SamplerTop* top;           // of the rows, flat
+    u32 vocab;                 // V
+    u32 first;                 // F
+    u32 ids;                   // I
+    u32 padding;
+};
+
+struct Bin {
+    u64 mass;
+    u32 count;
+    u32 index;
+};
+
+struct Shared {
+    u64 masses[BINS];
+    u64 warp_values[WARPS];
+    u64 listed[MAX_TOP];
+    // Of a selection: the bin with the border, and what lies before it.
+    Bin border;
+    Bin before;
+    u32 counts[BINS];
+    u32 warp_counts[WARPS];
+    u32 num_listed;
+};
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= MAX; }
+
+// A logit with NaN and +inf replaced.
+__device__ __forceinline__ float clean(float logit) {
+    logit = logit >= MAX ? MAX : logit;
+    return logit == logit ? logit : -infinity();
+}
+
+// Bits that order as the numbers do; not for NaN. -0 is below 0.
+__device__ __forceinline__ u32 ordered(float x) {
+    const u32 bits = __float_as_uint(x);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float unordered(u32 bits) {
+    return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+// sampling/exp.rs, operation by operation.
+__device__ __forceinline__ float exp_nonpositive(float x) {
+    constexpr float LOWEST = -87.0f;
+    constexpr float ROUND = 12582912.0f;
+    const bool in_range = x >= LOWEST;
+    x = in_range ? x : LOWEST;
+    const float n = __fsub_rn(__fadd_rn(__fmul_rn(x, 1.44269504088896340736f), ROUND), ROUND);
+    const float r = __fsub_rn(__fsub_rn(x, __fmul_rn(n, 355.0f / 512.0f)), __fmul_rn(n, -2.1219444e-4f));
+    float p = 1.9875691e-4f;
+    p = __fadd_rn(__fmul_rn(p, r), 1.3982e-3f);
+    p = __fadd_rn(__fmul_rn(p, r), 8.333452e-3f);
+    p = __fadd_rn(__fmul_rn(p, r), 4.1665796e-2f);
+    p = __fadd_rn(__fmul_rn(p, r), 1.6666666e-1f);
+    p = __fadd_rn(__fmul_rn(p, r), 0.5f);
+    const float y = __fadd_rn(__fadd_rn(__fmul_rn(p, __fmul_rn(r, r)), r), 1.0f);
+    const u32 exponent = (__float_as_uint(__fadd_rn(n, ROUND)) & 0xffu) + 127u & 0xffu;
+    return in_range ? __fmul_rn(y, __uint_as_float(exponent << 23)) : 0.0f;
+}
+
+__device__ __forceinline__ u64 mass_of(float weight) { return __float2ull_rz(__fmul_rn(weight, MASS_UNIT)); }
+
+// sampling/noise.rs.
+struct Noise {
+    u32 first;
+    u32 second;
+
+    __device__ __forceinline__ static u64 mix(u64 z) {
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+        return z ^ z >> 31;
+    }
+
+    __device__ __forceinline__ Noise(u64 seed, u64 position) {
+        constexpr u64 GOLDEN = 0x9e3779b97f4a7c15ull;
+        const u64 stream = mix(seed * GOLDEN + GOLDEN);
+        const u64 key = mix(mix(stream ^ position * GOLDEN) + stream);
+        first = static_cast<u32>(key);
+        second = static_cast<u32>(key >> 32);
+    }
+
+    __device__ __forceinline__ static u32 finalise(u32 x) {
+        x = (x ^ x >> 16) * 0x7feb352du;
+        x = (x ^ x >> 15) * 0x846ca68bu;
+        return x ^ x >> 16;
+    }
+
+    __device__ __forceinline__ u32 bits(u32 id) const { return finalise(finalise(id ^ first) + second); }
+};
+
+// Time of noise bits in an exponential race of rate 1, positive.
+__device__ __forceinline__ double time_of(u32 bits) {
+    return -log1p(-__dmul_rn(__dadd_rn(static_cast<double>(bits), 0.5), 1.0 / 4294967296.0));
+}
+
+struct Sum {
+    template <typename T>
+    __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
+};
+struct Least {
+    template <typename T>
+    __device__ __forceinline__ T operator()(T a, T b) const { return a < b ? a : b; }
+};
+struct Most {
+    template <typename T>
+    __device__ __forceinline__ T operator()(T a, T b) const { return a > b ? a : b; }
+};
+
+// Reduction over the block, the same bits in every thread: both lanes of a pair combine the same two values.
+template <typename T, typename Op>
+__device__ __forceinline__ T reduce(T value, Shared& shared, Op op) {
+    T* warp_values = reinterpret_cast<T*>(shared.warp_values);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        value = op(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    }
+    __syncthreads();  // reads of the reduction before
+    if (threadIdx.x % 32 == 0) {
+        warp_values[threadIdx.x / 32] = value;
+    }
+    __syncthreads();
+    value = warp_values[threadIdx.x % WARPS];
+#pragma unroll
+    for (int distance = WARPS / 2; distance > 0; distance /= 2) {
+        value = op(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    }
+    return value;
+}
+
+// Sum of the values of the threads before this one.
+template <typename T>
+__device__ __forceinline__ T sum_before(T value, T (&warp_sums)[WARPS]) {
+    const u32 lane = threadIdx.x % 32;
+    const auto scan = [lane](T sum) {
+#pragma unroll
+        for (u32 distance = 1; distance < 32; distance *= 2) {
+            const T other = __shfl_up_sync(0xffffffffu, sum, distance);
+            sum += lane >= distance ? other : 0;
+        }
+        return sum;
+    };
+    const T within = scan(value);
+    if (lane == 31) {
+        warp_sums[threadIdx.x / 32] = within;
+    }
+    __syncthreads();
+    const T of_warp = lane < WARPS ? warp_sums[lane] : 0;
+    const T before = __shfl_sync(0xffffffffu, scan(of_warp) - of_warp, threadIdx.x / 32);
+    return before + within - value;
+}
+
+// A member of a selection: keys are distinct, since their low half is an id; the smallest is the best.
+struct Member {
+    bool exists;
+    u64 key;
+    u64 mass;
+};
+
+// The best members up to a border: their largest key or more, but less than any other member's, and their mass.
+struct Border {
+    u64 key;
+    u64 mass;
+};
+
+// The best members until their number (or their mass, BY_MASS) reaches `goal`, which is at least 1 and at most that of all
+// members. Digit by digit from the highest: a histogram of the members that share the border's digits so far finds the
+// next one. Few bins of a digit hold more than one member after the second; ties in the leading half go on to the ids.
+template <bool MASSES, bool BY_MASS, typename Ranks, typename MemberOf>
+__device__ __forceinline__ Border select(Ranks& ranks, Shared& shared, u32 ids, u64 goal, const MemberOf& member_of) {
+    u64 digits = 0;
+    u64 decided = 0;
+    Bin before = {0, 0, 0};
+    for (int shift = 64 - DIGIT;; shift = max(shift - DIGIT, 0)) {
+        const u32 bin = 2 * threadIdx.x;
+        shared.counts[bin] = shared.counts[bin + 1] = 0;
+        shared.masses[bin] = shared.masses[bin + 1] = 0;
+        __syncthreads();
+        for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+            const Member member = member_of(at);
+            if (member.exists && ((member.key ^ digits) & decided) == 0) {
+                const u32 digit = static_cast<u32>(member.key >> shift) & BINS - 1;
+                atomicAdd(&shared.counts[digit], 1);
+                if constexpr (MASSES) {
+                    atomicAdd(&shared.masses[digit], member.mass);
+                }
+            }
+        }
+        __syncthreads();
+        if constexpr (!Ranks::IS_ALONE) {
+            ranks.template add_bins<MASSES>(shared);
+        }
+        Bin next = before;
+        next.count += sum_before(shared.counts[bin] + shared.counts[bin + 1], shared.warp_counts);
+        next.mass += sum_before(shared.masses[bin] + shared.masses[bin + 1], shared.warp_values);
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const Bin own = {shared.masses[bin + i], shared.counts[bin + i], bin + i};
+            const u64 reached = BY_MASS ? next.mass : next.count;
+            if (reached < goal && reached + (BY_MASS ? own.mass : own.count) >= goal) {
+                shared.border = own;
+                shared.before = next;
+            }
+            next.count += own.count;
+            next.mass += own.mass;
+        }
+        __syncthreads();
+        const Bin border = shared.border;
+        before = shared.before;
+        digits |= static_cast<u64>(border.index) << shift;
+        decided = ~0ull << shift;
+        // A whole bin by number only: members without mass at its end would lie beyond a border by mass.
+        const bool whole = !BY_MASS && before.count + border.count == goal;
+        if (border.count <= 1 || whole || shift == 0) {
+            return {digits | ~decided, before.mass + border.mass};
+        }
+    }
+}
+
+__device__ __forceinline__ bool allows(const SamplerRow& row, const u32* lists, u32 id) {
+    if (!(row.options & MASKED)) {
+        return true;
+    }
+    return id / 32 < row.num_mask_words && (lists[row.mask + id / 32] >> id % 32 & 1);
+}
+
+// The most likely of the stops if fewer than `row.value` ids are more likely, else V.
+template <typename Ranks>
+__device__ __forceinline__ u32 likely_end(
+    const SamplerDrawParams& params, const SamplerRow& row, const float* raw, Ranks& ranks, Shared& shared) {
+    const u32* lists = params.lists;
+    // The order of f32::total_cmp, as bits that order: of a broken row, a NaN may be the largest. Of equal ones the first stop is taken.
+    u64 best = 0;
+    for (u32 i = 0; i < row.num_stops; ++i) {
+        const u32 at = lists[row.stops + i] - params.first;
+        if (at < params.ids) {
+            const u64 key = static_cast<u64>(ordered(raw[at])) << 32 | ~i;
+            best = key > best ? key : best;
+        }
+    }
+    best = ranks.across(best, shared, Most());
+    const float logit = unordered(static_cast<u32>(best >> 32));
+    if (best == 0 || !is_finite(logit)) {
+        return params.vocab;
+    }
+    u32 better = 0;
+    for (u32 at = threadIdx.x; at < params.ids; at += THREADS) {
+        better += raw[at] > logit;
+    }
+    better = ranks.across(reduce(better, shared, Sum()), shared, Sum());
+    return better < row.value ? lists[row.stops + ~static_cast<u32>(best)] : params.vocab;
+}
+
+// Applies biases, then bans, to the work row.
+__device__ __forceinline__ void apply_lists(const SamplerDrawParams& params, const SamplerRow& row, float* work) {
+    const u32* lists = params.lists;
+    const u32* biases = lists + row.bias;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < row.num_biases; i += THREADS) {
+        const u32 id = biases[2 * i];
+        const u32 at = id - params.first;
+        if (at < params.ids && (i == 0 || biases[2 * i - 2] != id)) {
+            float logit = work[at];
+            for (u32 j = i; j < row.num_biases && biases[2 * j] == id; ++j) {
+                logit = __fadd_rn(logit, __uint_as_float(biases[2 * j + 1]));
+            }
+            work[at] = logit;
+        }
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < row.num_forbidden; i += THREADS) {
+        const u32 at = lists[row.forbidden + i] - params.first;
+        if (at < params.ids) {
+            work[at] = -infinity();
+        }
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ float penalise(const SamplerRow& row, u32 counted, float logit) {
+    if (counted != 0) {
+        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);
+    }
+    const u32 in_reply = counted & IN_REPLY;
+    if (in_reply != 0) {
+        const float penalty = __fadd_rn(__fmul_rn(row.frequency, __uint2float_rn(in_reply)), row.presence);
+        logit = __fsub_rn(logit, penalty);
+    }
+    return logit;
+}
+
+// Key of a weight in [0, 1]: the largest weight first, then the lowest id. 30 bits of the weight are left-aligned, so that
+// the first digit tells 16 weights per power of two apart.
+__device__ __forceinline__ u64 weight_key(float weight, u32 id) {
+    return static_cast<u64>((0x3f800000u - __float_as_uint(weight)) << 2) << 32 | id;
+}
+
+// The id with the smallest time / weight among those within the border, ties by lower id. The favourite has weight 1 and
+// takes part; an id whose noise alone excludes it costs no logarithm.
+template <typename Ranks>
+__device__ __forceinline__ u32 race(const SamplerDrawParams& params, const SamplerRow& row, const float* weights, float least,
+                                    u64 border, u32 favourite, Ranks& ranks, Shared& shared) {
+    const Noise noise(row.seed, row.position);
+    double best = time_of(noise.bits(favourite));
+    u32 winner = favourite;
+    for (u32 at = threadIdx.x; at < params.ids; at += THREADS) {
+        const u32 id = params.first + at;
+        const float weight = weights[at];
+        if (weight < least || weight_key(weight, id) > border) {
+            continue;
+        }
+        const u32 bits = noise.bits(id);
+        // A time is at least its uniform number. The limit is rounded up: an f32 product may be too small.
+        const float least_time = __fmul_rn(static_cast<float>(bits >> 8), 1.0f / 16777216.0f);
+        if (least_time > __fmul_rn(weight, __fmul_rn(static_cast<float>(best), 1.000001f))) {
+            continue;
+        }
+        const double time = __ddiv_rn(time_of(bits), static_cast<double>(weight));
+        if (time < best || (time == best && id < winner)) {
+            best = time;
+            winner = id;
+        }
+    }
+    const double first = reduce(best, shared, Least());
+    winner = reduce(best == first ? winner : params.vocab, shared, Least());
+    if constexpr (!Ranks::IS_ALONE) {
+        // Positive times order as their bits do.
+        const u64 time = static_cast<u64>(__double_as_longlong(first));
+        ranks.gather(winner, static_cast<u32>(time), static_cast<u32>(time >> 32));
+        u64 earliest = ~0ull;
+#pragma unroll 1
+        for (u32 rank = 0; rank < ranks.link.world; ++rank) {
+            const u32* heard = ranks.heard()[rank];
+            const u64 theirs = static_cast<u64>(heard[2]) << 32 | heard[1];
+            if (theirs < earliest || (theirs == earliest && heard[0] < winner)) {
+                earliest = theirs;
+                winner = heard[0];
+            }
+        }
+    }
+    return winner;
+}
+
+// A token from the clean logits in the work row, which then holds adjusted logits, then weights.
+template <typename Ranks>
+__device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const SamplerRow& row, const float* raw, float* work,
+                                    Ranks& ranks, Shared& shared) {
+    const u32 ids = params.ids, vocab = params.vocab;
+    const u32* lists = params.lists;
+    if (row.num_biases + row.num_forbidden > 0) {
+        apply_lists(params, row, work);
+    }
+    const u32* counts = params.counts + static_cast<i64>(row.slot) * ids;
+    const bool penalises = row.options & PENALISES;
+    float max = -MAX;
+    bool any = false;
+    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+        float logit = work[at];
+        if (penalises) {
+            logit = penalise(row, counts[at], logit);
+        }
+        logit = allows(row, lists, params.first + at) ? logit : -infinity();
+        work[at] = logit;
+        // A penalty can make +inf of a large logit.
+        max = fminf(fmaxf(max, logit), MAX);
+        any |= is_finite(logit);
+    }
+    any = __syncthreads_or(any);
+    max = reduce(max, shared, Most());
+    if constexpr (!Ranks::IS_ALONE) {
+        ranks.gather(__float_as_uint(max), any);
+#pragma unroll 1
+        for (u32 rank = 0; rank < ranks.link.world; ++rank) {
+            max = fmaxf(max, __uint_as_float(ranks.heard()[rank][0]));
+            any |= ranks.heard()[rank][1] != 0;
+        }
+    }
+    if (!any) {
+        // Bans and mask leave no finite logit: the best raw one is drawn, of the allowed ones if there is a mask.
+        u64 best = 0;
+        for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+            const u32 id = params.first + at;
+            const float logit = clean(raw[at]);
+            if (logit >= -MAX && allows(row, lists, id)) {
+                const u64 key = static_cast<u64>(ordered(logit + 0.0f)) << 32 | ~id;
+                best = key > best ? key : best;
+            }
+        }
+        best = ranks.across(reduce(best, shared, Most()), shared, Most());
+        return best == 0 ? row.mask_first : ~static_cast<u32>(best);
+    }
+
+    if (row.temperature == 0.0f) {
+        u32 first = vocab;
+        for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+            first = work[at] >= max ? min(first, params.first + at) : first;
+        }
+        return ranks.across(reduce(first, shared, Least()), shared, Least());
+    }
+
+    const float inverse = __fdiv_rn(1.0f, fmaxf(row.temperature, MIN_TEMPERATURE));
+    // The best weight is 1, so min_p is the least weight itself.
+    const float least = fmaxf(row.min_p, MIN_POSITIVE);
+    u32 favourite = vocab;
+    u32 num_left = 0;
+    u64 mass = 0;
+    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+        const float difference = __fmul_rn(__fsub_rn(work[at], max), inverse);
+        // Of a +inf logit the difference is positive.
+        const float weight = exp_nonpositive(difference > 0.0f ? 0.0f : difference);
+        work[at] = weight;
+        favourite = weight >= 1.0f ? min(favourite, params.first + at) : favourite;
+        num_left += weight >= least;
+        mass += weight >= least ? mass_of(weight) : 0;
+    }
+    favourite = ranks.across(reduce(favourite, shared, Least()), shared, Least());
+    // vLLM's order: min_p, then top_k, then top_p on the remaining mass.
+    u64 border = ~0ull;
+    const auto member = [&](u32 at) {
+        const float weight = work[at];
+        return Member{weight >= least, weight_key(weight, params.first + at), mass_of(weight)};
+    };
+    if (row.top_k > 0 || row.top_p < 1.0f) {
+        num_left = ranks.across(reduce(num_left, shared, Sum()), shared, Sum());
+        mass = ranks.across(reduce(mass, shared, Sum()), shared, Sum());
+        if (row.top_k > 0 && row.top_k < num_left) {
+            const Border kept = select<true, false>(ranks, shared, ids, row.top_k, member);
+            border = kept.key;
+            mass = kept.mass;
+        }
+        if (row.top_p < 1.0f) {
+            const double share = __dmul_rn(static_cast<double>(row.top_p), __ull2double_rn(mass));
+            const u64 goal = __double2ull_rz(fmax(ceil(share), 1.0));
+            if (goal <= mass) {
+                border = select<true, true>(ranks, shared, ids, goal, member).key;
+            }
+        }
+    }
+    return race(params, row, work, least, border, favourite, ranks, shared);
+}
+
+// Log-softmax of the raw row at the token: what the host needs for its logprob, its rank, and the most likely ids.
+template <typename Ranks>
+__device__ __forceinline__ void score(const SamplerDrawParams& params, const SamplerRow& row, const float* raw, u32 token,
+                                      bool any, float max, SamplerOutcome& outcome, Ranks& ranks, Shared& shared) {
+    const u32 ids = params.ids;
+    // A mask beyond the vocabulary or a given token can lead there: an id without a logit ranks last.
+    const u32 place = token - params.first;
+    const float own = ranks.across(place < ids ? clean(raw[place]) : -infinity(), shared, Most());
+    double sum = 0.0;
+    u32 larger = 0;
+    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+        const u32 id = params.first + at;
+        const float logit = clean(raw[at]);
+        sum = __dadd_rn(sum, static_cast<double>(exp_nonpositive(__fsub_rn(logit, max))));
+        larger += logit > own || (logit == own && id < token);
+    }
+    sum = ranks.across(reduce(sum, shared, Sum()), shared, Sum());
+    larger = ranks.across(reduce(larger, shared, Sum()), shared, Sum());
+    // ln(1) + inf: every logprob is -inf.
+    outcome.sum = any ? sum : 1.0;
+    outcome.max = any ? max : infinity();
+    outcome.logit = own;
+    outcome.rank = larger + 1;
+    if (row.top == 0) {
+        return;
+    }
+
+    const auto key_of = [raw, &params](u32 at) {
+        return static_cast<u64>(~ordered(clean(raw[at]) + 0.0f)) << 32 | params.first + at;
+    };
+    const u64 border = select<false, false>(ranks, shared, ids, row.top, [key_of](u32 at) {
+        return Member{true, key_of(at), 0};
+    }).key;
+    if (threadIdx.x == 0) {
+        shared.num_listed = 0;
+    }
+    __syncthreads();
+    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+        const u64 key = key_of(at);
+        if (key <= border) {
+            shared.listed[atomicAdd(&shared.num_listed, 1)] = key;
+        }
+    }
+    __syncthreads();
+    if constexpr (!Ranks::IS_ALONE) {
+        ranks.add_listed(shared);
+        __syncthreads();
+    }
+    if (threadIdx.x < row.top) {
+        const u64 key = shared.listed[threadIdx.x];
+        u32 place = 0;
+        for (u32 other = 0; other < row.top; ++other) {
+            place += shared.listed[other] < key;
+        }
+        const float logit = unordered(~static_cast<u32>(key >> 32));
+        params.top[row.top_first + place] = SamplerTop{static_cast<u32>(key), logit};
+    }
+}
+
+template <typename Ranks>
+__device__ __forceinline__ void choose(const SamplerDrawParams& params, Ranks& ranks, Shared& shared) {
+    const SamplerRow& row = params.rows[blockIdx.x];
+    const u32 ids = params.ids;
+    const float* raw = params.logits + static_cast<i64>(row.row) * ids;
+    float* work = params.work + static_cast<i64>(blockIdx.x) * ids;
+
+    // The survey is of the raw row: the adjustments must not hide a broken one.
+    const float head = raw[0];
+    float max = -MAX;
+    bool any = false;
+    bool broken = false;
+    bool differs = false;
+    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+        const float logit = raw[at];
+        const float cleaned = clean(logit);
+        max = fmaxf(max, cleaned);
+        any |= is_finite(logit);
+        broken |= !(logit <= MAX);
+        differs |= !(logit == head);
+        if (row.rule != GIVEN) {
+            work[at] = cleaned;
+        }
+    }
+    any = __syncthreads_or(any);
+    broken = __syncthreads_or(broken);
+    differs = __syncthreads_or(differs);
+    max = reduce(max, shared, Most());
+    if constexpr (!Ranks::IS_ALONE) {
+        const u32 said = (any ? 1 : 0) | (broken ? 2 : 0) | (differs ? 4 : 0);
+        ranks.gather(__float_as_uint(max), said, __float_as_uint(head));
+#pragma unroll 1
+        for (u32 rank = 0; rank < ranks.link.world; ++rank) {
+            const u32* heard = ranks.heard()[rank];
+            max = fmaxf(max, __uint_as_float(heard[0]));
+            any |= (heard[1] & 1) != 0;
+            broken |= (heard[1] & 2) != 0;
+            differs |= (heard[1] & 4) != 0 || !(__uint_as_float(heard[2]) == head);
+        }
+    }
+    u32 flags = (broken || !any ? NON_FINITE : 0) | (params.vocab > 1 && !differs ? FLAT : 0);
+
+    u32 token = params.vocab;
+    if (row.rule == GIVEN) {
+        token = row.value;
+    } else if (row.rule == END_IF_RANK_BELOW) {
+        token = likely_end(params, row, raw, ranks, shared);
+        flags |= token < params.vocab ? ENDED : 0;
+    }
+    if (row.rule != GIVEN && token == params.vocab) {
+        token = any ? draw(params, row, raw, work, ranks, shared) : 0;
+    }
+
+    SamplerOutcome outcome = {0.0, 0.0f, 0.0f, 0, token, flags, row.slot, row.commit, 0};
+    if (row.options & SCORES) {
+        score(params, row, raw, token, any, max, outcome, ranks, shared);
+    }
+    if (threadIdx.x == 0) {
+        params.outcomes[blockIdx.x] = outcome;
+    }
+}

@@ -1,0 +1,242 @@
+//! The backend as one of several ranks: heads, ids and inner units are cut, keys are whole on every rank, and sums over ranks are
+//! kernels of the same stream, which recordings hold like any other.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use super::{CudaBackend, Experts, KvUp, Workspace};
+use crate::driver::{Driver, DriverError, Transfer};
+use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation};
+use crate::kernels::embed;
+use crate::kernels::sampler_shards::{self, Board};
+use crate::sampler::Sampler;
+use crate::stream::{Buffer, Stream};
+use perigee_numbers::quant::StoredMatrix;
+use perigee_ops::host::{Member, Rank, Share};
+use perigee_ops::{
+    Backend, CacheShape, Capacity, ContextSplit, ExpertMatrices, ExpertSplit, MlaShape, ModelShape, OpError,
+    RopeTable, Ticket,
+};
+
+/// What a rank knows of the others, and its memory for them.
+#[derive(Debug)]
+pub(super) struct Peers {
+    link: Link,
+    layout: Layout,
+    /// `[T, D]` f32: this rank's part of a sum.
+    pub(super) partial: Buffer,
+    /// Ids of this rank.
+    ids: Range<usize>,
+    /// Ids of all ranks.
+    vocab: usize,
+    board: Board,
+    member: Member,
+    /// Downloads of the [`LinkState`] behind each call of `sample`.
+    asked: VecDeque<(Ticket, Transfer)>,
+}
+
+impl Peers {
+    /// The ids of this rank's part of the table.
+    pub(super) fn ids(&self) -> embed::Ids {
+        embed::Ids { first: self.ids.start, vocab: self.vocab }
+    }
+
+    /// This rank's part of the choice of tokens.
+    pub(super) fn sampler<D: Driver>(
+        &self,
+        stream: &mut Stream<D>,
+        capacity: &Capacity,
+    ) -> Result<Sampler, OpError> {
+        let (rows, slots) = (capacity.max_logits_rows, capacity.max_num_seqs);
+        Sampler::of_shard(stream, self.vocab, self.ids.clone(), Some(self.board), rows, slots)
+    }
+
+    /// Asks whether all waits so far have ended, for the answer with this call's tokens.
+    pub(super) fn ask<D: Driver>(&mut self, stream: &mut Stream<D>, ticket: Ticket) -> Result<(), OpError> {
+        let transfer = stream.driver().download(self.link.state, size_of::<LinkState>())?;
+        self.asked.push_back((ticket, transfer));
+        Ok(())
+    }
+
+    /// Errors: a wait in front of this call's tokens did not end.
+    pub(super) fn check<D: Driver>(&mut self, stream: &mut Stream<D>, ticket: Ticket) -> Result<(), OpError> {
+        while self.asked.front().is_some_and(|(asked, _)| *asked < ticket) {
+            self.asked.pop_front();
+        }
+        let Some((_, transfer)) = self.asked.pop_front_if(|(asked, _)| *asked == ticket) else {
+            return Ok(());
+        };
+        let mut bytes = Vec::with_capacity(size_of::<LinkState>());
+        stream.driver().finish(transfer, &mut bytes)?;
+        let state: LinkState = bytemuck::pod_read_unaligned(&bytes);
+        match state.failed {
+            0 => Ok(()),
+            failed => {
+                let (rank, peer, at) = (self.link.rank, state.peer, state.at);
+                let seconds = PATIENCE.as_secs();
+                let text = format!(
+                    "rank {rank} has waited {seconds} s for rank {peer} in {}, exchange {at}: the device of rank {peer} or the link to it \
+                     does not answer",
+                    Operation::name(failed - 1),
+                );
+                Err(DriverError { call: "wait", code: 0, text, fatal: true }.into())
+            }
+        }
+    }
+
+    /// A row of the logits of all ranks, from this one's part.
+    pub(super) fn whole_row(&self, part: Vec<f32>) -> Result<Vec<f32>, OpError> {
+        let mut row = Vec::with_capacity(self.vocab);
+        self.member.exchange("logprobs", &part, |_, part| row.extend_from_slice(part))?;
+        Ok(row)
+    }
+}
+
+/// How long a rank waits for another one before the step ends with an error.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl<D: Driver> CudaBackend<D> {
+    /// `hidden += sum over ranks of their parts`, and with `gain` `normed = norm(hidden)`.
+    pub(super) fn add_up(
+        &mut self,
+        operation: Operation,
+        num_rows: usize,
+        peers: &Peers,
+        gain: Option<&Buffer>,
+        w: &Workspace<D>,
+    ) -> Result<(), OpError> {
+        let a = &w.activations;
+        let rows = all_reduce::Rows {
+            partial: peers.partial.address,
+            hidden: a.hidden.address,
+            adds: true,
+            gain: gain.map_or(0, |gain| gain.address),
+            normed: a.normed.exact.address,
+            rounded: a.normed.rounded.address,
+            eps: w.shape.rms_norm_eps,
+        };
+        self.reduce(operation, num_rows, peers, &rows)
+    }
+
+    /// `to = sum over ranks of their parts`.
+    pub(super) fn gather_rows(
+        &mut self,
+        operation: Operation,
+        num_rows: usize,
+        peers: &Peers,
+        to: Buffer,
+        w: &Workspace<D>,
+    ) -> Result<(), OpError> {
+        let rows = all_reduce::Rows {
+            partial: peers.partial.address,
+            hidden: to.address,
+            adds: false,
+            gain: 0,
+            normed: 0,
+            rounded: 0,
+            eps: w.shape.rms_norm_eps,
+        };
+        self.reduce(operation, num_rows, peers, &rows)
+    }
+
+    fn reduce(
+        &mut self,
+        operation: Operation,
+        num_rows: usize,
+        peers: &Peers,
+        rows: &all_reduce::Rows,
+    ) -> Result<(), OpError> {
+        let shots = all_reduce::shots_for(num_rows);
+        all_reduce::launch(&mut self.stream, &peers.link, &peers.layout, shots, operation, num_rows, rows)
+    }
+}
+
+/// Errors: more ranks than kernels have room for, and splits that they do not have.
+fn check(member: &Member) -> Result<(), OpError> {
+    let world = member.share().world;
+    let refuse = |text: String| Err(DriverError { call: "ranks", code: 0, text, fatal: true }.into());
+    if world > MAX_RANKS {
+        return refuse(format!("{world} ranks (device.ranks), and the limit is {MAX_RANKS}"));
+    }
+    if member.parallelism().context != ContextSplit::Whole {
+        return refuse("keys in parts (parallel.context) are for device.backend = cpu: set it to 1".into());
+    }
+    Ok(())
+}
+
+impl<D: Driver> Rank for CudaBackend<D> {
+    fn load_expert_range(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        first: usize,
+    ) -> Result<Experts, OpError> {
+        if first > 0 {
+            let text =
+                "whole experts by rank (parallel.expert) are for device.backend = cpu: set it to 1".into();
+            return Err(DriverError { call: "ranks", code: 0, text, fatal: true }.into());
+        }
+        Backend::load_experts(self, experts, ExpertSplit::Units)
+    }
+
+    fn load_rank_kv_up(
+        &mut self,
+        own: (&StoredMatrix<'_>, &MlaShape),
+        _all: Option<(&StoredMatrix<'_>, &MlaShape)>,
+    ) -> Result<KvUp, OpError> {
+        Backend::load_kv_up(self, own.0, own.1)
+    }
+
+    fn allocate_rank_workspace(
+        &mut self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        rope: &RopeTable,
+        member: Member,
+    ) -> Result<Workspace<D>, OpError> {
+        check(&member)?;
+        self.is_rank = true;
+        let share = member.share();
+        let layout = Layout::new(share.world, shape.hidden_size, capacity.max_tokens);
+        let stream = &mut self.stream;
+        let board_rows = sampler_shards::board_rows(capacity.max_logits_rows);
+        let area =
+            all_reduce::new_area(stream, &layout, sampler_shards::board_bytes(share.world, board_rows))?;
+        let rounds = stream.zeros("exchange with other ranks", board_rows * size_of::<u32>())?.address;
+        let state = stream.store("exchange with other ranks", &[LinkState::default()])?;
+        let rows = capacity.max_tokens.max(crate::step::padded(capacity.max_tokens));
+        let partial = stream.allocate("activations", 4 * rows * shape.hidden_size)?;
+        // An area is empty before its address is known.
+        stream.read::<u32>(area.address, 1)?;
+        let mut areas = [0; MAX_RANKS];
+        member.exchange_words("allocate_workspace", &[area.address], |rank, address| {
+            areas[rank] = address.first().copied().unwrap_or_default();
+        })?;
+        let link = Link {
+            areas,
+            state: state.address,
+            world: share.world as u32,
+            rank: share.rank as u32,
+            patience: all_reduce::ticks(PATIENCE),
+            padding: 0,
+        };
+        let ids = share.of(shape.vocab_size, 1);
+        let own = own_shape(shape, share);
+        let board = Board { link, offset: layout.bytes() as u64, rounds, rows: board_rows };
+        let (vocab, asked) = (shape.vocab_size, VecDeque::new());
+        let peers = Peers { link, layout, partial, ids, vocab, board, member, asked };
+        self.workspace(&own, capacity, rope, Some(peers))
+    }
+
+    fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {
+        check(member)?;
+        self.allocate_cache(shape)
+    }
+}
+
+/// The model as a rank sees it: its own heads and ids.
+fn own_shape(shape: &ModelShape, share: Share) -> ModelShape {
+    let num_heads = share.of(shape.mla.num_heads, 1).len();
+    let mla = MlaShape { num_heads, ..shape.mla };
+    ModelShape { mla, vocab_size: share.of(shape.vocab_size, 1).len(), ..*shape }
+}

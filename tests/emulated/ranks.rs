@@ -1,0 +1,320 @@
+//! What ranks exchange on devices that run side by side: sums in the order of the ranks, to the bit, whichever device is ahead.
+
+use std::sync::Arc;
+
+use perigee::boot::engine::start_on;
+use perigee::boot::equipped::Equipped;
+use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots};
+use perigee_cuda::{Arch, Buffer, CudaBackend, Stream};
+use perigee_decoding::sampling::SamplingParams;
+use perigee_decoding::speculation;
+use perigee_model::Blueprint;
+use perigee_model::checkpoint::Checkpoint;
+use perigee_ops::host::Group;
+use perigee_ops::{Activations, Backend, CacheDType, ContextSplit, Parallelism};
+use perigee_telemetry::Metrics;
+
+use super::TestDriver;
+use crate::engine::{Reply, finish, options, prompt, request, run_all, runtime};
+use crate::golden::{golden_folder, load_folder};
+use crate::ranks;
+
+const EPS: f32 = 1e-5;
+
+/// Devices with an area each.
+struct Ranks {
+    streams: Vec<Stream<TestDriver>>,
+    links: Vec<Link>,
+    layout: Layout,
+    gain: Vec<Buffer>,
+    columns: usize,
+}
+
+/// One sum: rows of each rank, and what is on the device.
+struct Sum {
+    partial: Vec<Vec<f32>>,
+    hidden: Vec<f32>,
+    rows: Vec<Rows>,
+    adds: bool,
+    normalises: bool,
+}
+
+/// Ticks of emulated waits: the clock counts the instructions of a warp.
+const PATIENCE: u32 = 3;
+
+impl Ranks {
+    fn new(world: usize, arch: Arch, seed: Option<u64>, columns: usize, rows: usize) -> Option<Self> {
+        let drivers = TestDriver::several(world, arch, seed)?;
+        let mut streams: Vec<_> = drivers.into_iter().map(|driver| Stream::new(driver).unwrap()).collect();
+        let layout = Layout::new(world, columns, rows);
+        let areas: Vec<Buffer> =
+            streams.iter_mut().map(|stream| all_reduce::new_area(stream, &layout, 0).unwrap()).collect();
+        let mut addresses = [0; all_reduce::MAX_RANKS];
+        addresses.iter_mut().zip(&areas).for_each(|(address, area)| *address = area.address);
+        let links = streams
+            .iter_mut()
+            .enumerate()
+            .map(|(rank, stream)| Link {
+                areas: addresses,
+                state: stream.store("state", &[LinkState::default()]).unwrap().address,
+                world: world as u32,
+                rank: rank as u32,
+                patience: PATIENCE,
+                padding: 0,
+            })
+            .collect();
+        let gains: Vec<f32> = (0..columns).map(|i| 1.0 + (i % 7) as f32 / 8.0).collect();
+        let gain = streams.iter_mut().map(|stream| stream.store("gain", &gains).unwrap()).collect();
+        Some(Self { streams, links, layout, gain, columns })
+    }
+
+    /// Values that a sum in another order would change, with both zeros, subnormals and numbers that are none.
+    fn sum(&mut self, rng: &mut fastrand::Rng, num_rows: usize, adds: bool, normalises: bool) -> Sum {
+        let count = num_rows * self.columns;
+        let mut value = |special: bool| match rng.u32(0..if special { 12 } else { 1000 }) {
+            0 => -0.0,
+            1 => f32::from_bits(rng.u32(1..0x0080_0000)),
+            _ => (rng.f32() - 0.5) * 2f32.powi(rng.i32(-12..12)),
+        };
+        let partial: Vec<Vec<f32>> =
+            (0..self.streams.len()).map(|_| (0..count).map(|_| value(true)).collect()).collect();
+        let hidden: Vec<f32> = (0..count).map(|_| value(false)).collect();
+        let rows = self
+            .streams
+            .iter_mut()
+            .zip(&partial)
+            .zip(&self.gain)
+            .map(|((stream, partial), gain)| Rows {
+                partial: stream.store("partial", partial).unwrap().address,
+                hidden: stream.store("hidden", &hidden).unwrap().address,
+                adds,
+                gain: if normalises { gain.address } else { 0 },
+                normed: stream.zeros("normed", 4 * count).unwrap().address,
+                rounded: stream.zeros("rounded", 2 * count).unwrap().address,
+                eps: EPS,
+            })
+            .collect();
+        Sum { partial, hidden, rows, adds, normalises }
+    }
+
+    fn launch(&mut self, sum: &Sum, shots: Shots) {
+        let num_rows = sum.hidden.len() / self.columns;
+        for ((stream, link), rows) in self.streams.iter_mut().zip(&self.links).zip(&sum.rows) {
+            all_reduce::launch(stream, link, &self.layout, shots, Operation::Ffn, num_rows, rows).unwrap();
+        }
+    }
+
+    /// Every rank has the sum in the order of the ranks, and its norm.
+    fn check(&mut self, sum: &Sum, about: &str) {
+        let count = sum.hidden.len();
+        let mut expected = vec![0f32; count];
+        for partial in &sum.partial {
+            expected.iter_mut().zip(partial).for_each(|(sum, value)| *sum += value);
+        }
+        if sum.adds {
+            expected.iter_mut().zip(&sum.hidden).for_each(|(sum, hidden)| *sum += hidden);
+        }
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        let mut norms = Vec::new();
+        for (rank, stream) in self.streams.iter_mut().enumerate() {
+            let rows = &sum.rows[rank];
+            let hidden = stream.read::<f32>(rows.hidden, count).unwrap();
+            // Of two sums that are 0 the sign may differ: the host begins with the first value.
+            let same = hidden
+                .iter()
+                .zip(&expected)
+                .all(|(a, b)| a.to_bits() == b.to_bits() || (*a == 0.0 && *b == 0.0));
+            assert!(same, "{about}: rank {rank}");
+            let normed = stream.read::<f32>(rows.normed, count).unwrap();
+            let rounded = stream.read::<half::bf16>(rows.rounded, count).unwrap();
+            if sum.normalises {
+                assert!(
+                    rounded
+                        .iter()
+                        .zip(&normed)
+                        .all(|(a, b)| a.to_bits() == half::bf16::from_f32(*b).to_bits())
+                );
+            }
+            norms.push((bits(&normed), bits(&hidden)));
+        }
+        assert!(norms.windows(2).all(|pair| pair[0] == pair[1]), "{about}: ranks differ");
+        let (row, gain) = (&expected[..self.columns], 1.0);
+        let square = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / self.columns as f64;
+        let first = f64::from(row[0]) * gain / (square + f64::from(EPS)).sqrt();
+        let got = f64::from(f32::from_bits(norms[0].0[0]));
+        let expected = if sum.normalises { first } else { 0.0 };
+        assert!((got - expected).abs() <= 1e-5 * expected.abs().max(1e-3), "{about}: {got} for {expected}");
+    }
+
+    /// What the ranks say of waits that did not end.
+    fn states(&mut self) -> Vec<LinkState> {
+        let states = self.streams.iter_mut().zip(&self.links);
+        states.map(|(stream, link)| stream.read::<LinkState>(link.state, 1).unwrap()[0]).collect()
+    }
+
+    fn set_options(&mut self, races: bool, late_stores: bool) {
+        let set = |options: &mut perigee_emulator::machine::Options| {
+            (options.races, options.late_stores) = (races, late_stores);
+        };
+        self.streams[0].driver().set_options(set);
+    }
+}
+
+/// A row of sums of both kinds, one behind the other without a wait between, as many times as `rounds`.
+fn run(world: usize, arch: Arch, seed: Option<u64>, races: bool, columns: usize, sizes: &[usize]) -> bool {
+    let Some(mut ranks) = Ranks::new(world, arch, seed, columns, 24) else { return false };
+    ranks.set_options(races, seed.is_some_and(|seed| seed % 2 == 1));
+    let mut rng = fastrand::Rng::with_seed(seed.unwrap_or(0));
+    let mut sums = Vec::new();
+    for (at, num_rows) in sizes.iter().enumerate() {
+        let shots = if rng.bool() { Shots::One } else { Shots::Two };
+        let sum = ranks.sum(&mut rng, *num_rows, at % 3 != 0, at % 4 != 3);
+        ranks.launch(&sum, shots);
+        sums.push((
+            sum,
+            format!("{arch}, {world} ranks, seed {seed:?}, sum {at} of {num_rows} rows, {shots:?}"),
+        ));
+    }
+    for (sum, about) in &sums {
+        ranks.check(sum, about);
+    }
+    let num_sums = ranks.states()[0].epoch;
+    assert!(num_sums >= sizes.len() as u32);
+    for state in ranks.states() {
+        assert_eq!(state, LinkState { epoch: num_sums, ..LinkState::default() });
+    }
+    true
+}
+
+/// Equal to the sum in the order of the ranks on all ranks, in both kinds, whoever is ahead and however late stores come.
+#[test]
+fn sums_go_by_rank_to_the_bit() {
+    let mut seed = 0;
+    for (arch, world) in [(Arch::Sm80, 2), (Arch::Sm90a, 4), (Arch::Sm100a, 8), (Arch::Sm120a, 4)] {
+        for races in [true, false, false, false, false, false] {
+            seed += 1;
+            if !run(world, arch, Some(seed), races, 64, &[1, 5, 3, 17, 1, 1, 2, 9, 40, 4]) {
+                return;
+            }
+        }
+    }
+    // Whole rows of the family: every thread has columns, some of them three times.
+    run(4, Arch::Sm90a, Some(77), false, 7168, &[1, 6, 2]);
+}
+
+/// A rank that never comes: the wait ends, says for whom it was, and no later one waits again.
+#[test]
+fn a_rank_that_does_not_come_is_named() {
+    let Some(mut ranks) = Ranks::new(4, Arch::Sm90a, Some(3), 64, 24) else { return };
+    let mut rng = fastrand::Rng::with_seed(1);
+    let first = ranks.sum(&mut rng, 2, true, true);
+    ranks.launch(&first, Shots::One);
+    for shots in [Shots::One, Shots::Two, Shots::One] {
+        let sum = ranks.sum(&mut rng, 8, true, true);
+        for rank in [0, 1, 3] {
+            let (stream, link) = (&mut ranks.streams[rank], &ranks.links[rank]);
+            all_reduce::launch(stream, link, &ranks.layout, shots, Operation::Attention, 8, &sum.rows[rank])
+                .unwrap();
+        }
+    }
+    ranks.check(&first, "before");
+    for (rank, state) in ranks.states().into_iter().enumerate() {
+        match rank {
+            2 => assert_eq!((state.failed, state.epoch), (0, 1)),
+            _ => assert_eq!(
+                (state.failed, state.peer, state.at, state.epoch),
+                (Operation::Attention as u32 + 1, 2, 1, 4),
+                "rank {rank}"
+            ),
+        }
+    }
+}
+
+/// The backend on devices that share a model; `None` without NVRTC.
+fn group(
+    world: usize,
+    arch: Arch,
+    seed: Option<u64>,
+    arithmetic: Activations,
+) -> Option<Group<CudaBackend<TestDriver>>> {
+    let drivers = TestDriver::several(world, arch, seed)?;
+    let ranks = drivers.into_iter().map(|driver| CudaBackend::new(driver, arithmetic).unwrap()).collect();
+    let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
+    Some(Group::with(ranks, parallelism).unwrap())
+}
+
+/// Logits of devices that share a network are those of an independent implementation, in both forms, whole and in chunks; and so is
+/// what is written.
+#[test]
+fn devices_that_share_a_model_give_golden_logits() {
+    let mut rng = fastrand::Rng::with_seed(53);
+    for (name, world, arch, seed) in [
+        ("kimi", 2, Arch::Sm90a, Some(2)),
+        ("moonlight", 4, Arch::Sm120a, None),
+        ("thinking", 8, Arch::Sm80, None),
+        ("grouped", 4, Arch::Sm100a, Some(5)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        ranks::write_with_doubled_heads(name, folder.path());
+        let Some(group) = group(world, arch, seed, Activations::F32) else { return };
+        let mut model = load_folder(group, folder.path(), CacheDType::F32);
+        ranks::check(&format!("{name} on {world} devices"), &mut model, (name, 1), &mut rng);
+    }
+}
+
+/// Replies of an engine on this backend: requests of every kind together, then some of them again, which find their prompts in the
+/// prefix cache. A step is small, so that prompts come in chunks, and blocks are few, so that sequences are preempted.
+fn replies<B: Backend>(backend: B) -> Vec<Reply> {
+    let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut options = options();
+    options.scheduler.max_num_seqs = 4;
+    options.scheduler.max_num_batched_tokens = 32;
+    options.scheduler.max_model_len = 128;
+    options.num_blocks = 12;
+    options.speculation = speculation::Config { adaptive: false, ..speculation::Config::default() };
+    let equipped = Equipped::new(backend, CacheDType::F32);
+    let metrics = Arc::new(Metrics::new("golden", true));
+    let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+    let base = SamplingParams { max_tokens: 12, logprobs: Some(5), ..Default::default() };
+    let wanted = |i: u64| {
+        let params = match i % 5 {
+            0 => SamplingParams { temperature: 0.0, ..base.clone() },
+            1 => SamplingParams { temperature: 1.0, seed: i, ..base.clone() },
+            2 => SamplingParams { temperature: 0.8, top_p: 0.9, seed: i, ..base.clone() },
+            3 => SamplingParams { temperature: 1.2, top_k: 20, min_p: 0.02, seed: i, ..base.clone() },
+            _ => SamplingParams {
+                temperature: 0.7,
+                repetition_penalty: 1.3,
+                presence_penalty: 0.5,
+                seed: i,
+                ..base.clone()
+            },
+        };
+        request(&prompt(8 + 11 * (i as usize % 4), i), params)
+    };
+    let mut all = Vec::new();
+    for wave in [0..7, 2..5] {
+        all.extend(runtime().block_on(run_all(&engine.handle, wave.map(wanted).collect())));
+    }
+    finish(engine);
+    all
+}
+
+/// What two and four devices write is what one backend of the host writes: greedy, drawn, filtered, penalised, with logprobs and drafts.
+#[test]
+fn devices_that_share_a_model_write_what_one_writes() {
+    let cpu = CpuBackend::new(CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() });
+    let expected = replies(cpu);
+    for (world, arch) in [(2, Arch::Sm90a), (4, Arch::Sm120a)] {
+        let Some(group) = group(world, arch, None, Activations::F32) else { return };
+        for (at, (got, wanted)) in replies(group).iter().zip(&expected).enumerate() {
+            assert_eq!(got.tokens, wanted.tokens, "{world} devices, request {at}");
+            for ((id, got), (wanted_id, wanted)) in got.bits().1.into_iter().zip(wanted.bits().1) {
+                let off = (f32::from_bits(got) - f32::from_bits(wanted)).abs();
+                assert!(id == wanted_id && off < 1e-3, "{world} devices, request {at}: {id} {off}");
+            }
+        }
+    }
+}
