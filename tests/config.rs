@@ -43,14 +43,10 @@ fn the_shipped_settings_are_valid_with_every_profile() {
         let settings = shown["settings"].as_object().unwrap();
         assert!(settings.values().any(|v| v["source"] == "profile"), "{name} sets nothing");
         if !output.status.success() {
-            // Of a system with several GPUs: the number, and a draft beside it, are all that is wrong.
+            // A draft model that the operator names is all that is missing.
             let faults = stderr(&output).lines().filter(|line| !line.starts_with("perigee: "));
-            let known = [
-                "  device.ranks = ",
-                "  speculation.method = eagle3: a draft model runs beside an undivided",
-            ];
-            assert!(stderr(&output).contains("this build computes on one GPU"), "{}", stderr(&output));
-            faults.for_each(|f| assert!(known.iter().any(|known| f.starts_with(known)), "{name}: {f}"));
+            let known = "  speculation.method = eagle3: needs a draft model";
+            faults.for_each(|f| assert!(f.starts_with(known), "{name}: {f}"));
         }
     }
 }
@@ -104,15 +100,11 @@ fn wrong_settings_and_wrong_use_exit_with_2() {
 #[test]
 fn show_prints_the_values_of_settings_that_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    for args in [&["--profile", "kimi-k27-code-nvfp4"][..], &["--set", "scheduler.max_num_seqs=0"]] {
+    for args in [&["--set", "device.ranks=99"][..], &["--set", "scheduler.max_num_seqs=0"]] {
         let output = perigee(dir.path(), &[], &[&["config", "show"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(stdout(&output).lines().any(|line| line.starts_with("server.port ")), "{args:?}");
-        assert!(
-            stderr(&output).contains("the configuration has a problem:"),
-            "{args:?}: {}",
-            stderr(&output)
-        );
+        assert!(stderr(&output).contains("the configuration has "), "{args:?}: {}", stderr(&output));
         let output = perigee(dir.path(), &[], &[&["config", "show", "--json"], args].concat());
         let shown: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
         assert_eq!(
@@ -166,7 +158,8 @@ fn a_name_for_the_embedded_model_is_warned_of() {
 fn profiles_are_listed_with_what_this_machine_can_run() {
     let dir = tempfile::tempdir().unwrap();
     // A profile in the environment, and what is wrong with it, hides no list.
-    let output = perigee(dir.path(), &[("PERIGEE_PROFILE", "kimi-k27-code-nvfp4")], &["config", "profiles"]);
+    let variables = [("PERIGEE_PROFILE", "latency"), ("PERIGEE_SCHEDULER__MAX_NUM_SEQS", "0")];
+    let output = perigee(dir.path(), &variables, &["config", "profiles"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stdout(&output).contains("throughput "), "{}", stdout(&output));
     let output = perigee(dir.path(), &[], &["config", "profiles"]);
@@ -177,7 +170,8 @@ fn profiles_are_listed_with_what_this_machine_can_run() {
     assert!(output.status.success() && words("latency").starts_with("runs Short gaps"), "{lines:#?}");
     assert!(words("kimi-k26-nvfp4-8x-b200").starts_with("refused Kimi-K2.6 NVFP4 on 8 B200"), "{lines:#?}");
     let reason = lines[line("kimi-k26-nvfp4-8x-b200") + 1].trim();
-    assert!(reason.starts_with("-> device.ranks = 8: this build computes on one GPU"), "{reason}");
+    // No driver, or fewer devices.
+    assert!(reason.starts_with("-> device.backend = cuda: "), "{reason}");
     assert!(line("throughput") < line("kimi-k26-mxfp4"), "{lines:#?}");
     // On a processor, all that is missing is the model.
     let on_cpu = [("PERIGEE_DEVICE__BACKEND", "cpu")];
@@ -201,7 +195,7 @@ fn a_profile_that_this_build_or_machine_cannot_serve_is_refused_with_reasons() {
     };
     let checked = refusal(&["config", "check"]);
     for expected in [
-        "device.ranks = 4: this build computes on one GPU",
+        "device.backend = cuda: ",
         "speculation.method = eagle3: ",
         "model.path = no/model: there is no such folder below ",
         &format!("(set in profile {profile}, built in line "),
@@ -212,7 +206,7 @@ fn a_profile_that_this_build_or_machine_cannot_serve_is_refused_with_reasons() {
     let errors = |text: &str| text.lines().filter(|l| !l.contains("warning")).collect::<Vec<_>>().join("\n");
     assert_eq!(errors(&refusal(&["serve", "--port", "0"])), errors(&checked));
     let elsewhere = refusal(&["config", "check", "--settings-only"]);
-    assert!(elsewhere.contains("device.ranks") && !elsewhere.contains("no/model"), "{elsewhere}");
+    assert!(elsewhere.contains("speculation.method") && !elsewhere.contains("no/model"), "{elsewhere}");
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use perigee_cpu::{CpuBackend, CpuOptions};
+use perigee_cuda::{CudaBackend, Driver};
 use perigee_model::{ExpertOrder, Uploads};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Activations, Backend, CacheDType, OpError, Parallelism};
+use perigee_ops::{Activations, Backend, CacheDType, ContextSplit, OpError, Parallelism};
 
 /// A backend, and how an engine feeds it.
 pub struct Equipped<B: Backend> {
@@ -70,5 +71,13 @@ fn cache_dtype_beside(activations: Activations) -> CacheDType {
     match activations {
         Activations::F32 => CacheDType::F32,
         Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
+    }
+}
+
+impl<D: Driver> Equipped<Group<CudaBackend<D>>> {
+    /// Devices that share a model: every one has all cached tokens, for its own heads, and a part of every expert.
+    pub fn gpu_ranks(backends: Vec<CudaBackend<D>>) -> Result<Self, OpError> {
+        let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
+        Ok(Self::new(Group::with(backends, parallelism)?, CacheDType::Bf16))
     }
 }

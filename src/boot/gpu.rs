@@ -11,7 +11,7 @@ use perigee_cuda::tuner::{
 };
 use perigee_cuda::{
     Arch, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware, Installation, Kernel,
-    KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, ProbeError, Program, Stream, kernels,
+    KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, PeerAccess, ProbeError, Program, Stream, kernels,
 };
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::{Activations, OpError};
@@ -28,10 +28,12 @@ const PRODUCTS: [&Kernel; 4] = [
     &kernels::wgmma_swiglu::KERNEL,
 ];
 
-/// A GPU that the engine will run on.
+/// A GPU that the engine will run on, or several that share a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     device: Device,
+    /// The ranks behind the first one: other devices of its architecture.
+    others: Vec<Device>,
     /// Newest version of CUDA that the driver knows.
     cuda_version: (u32, u32),
     kernels: perigee_cuda::Config,
@@ -47,6 +49,39 @@ pub enum GpuError {
     /// No device has an architecture with kernels.
     #[error("no GPU with kernels: {0}")]
     NoArch(String),
+    /// Fewer devices than ranks.
+    #[error(
+        "device.ranks = {ranks}, and there are {found} GPUs of one architecture with kernels ({names}): set device.ranks to at most {found}, or show \
+         the process more of them (CUDA_VISIBLE_DEVICES; gpus of compose.yaml)"
+    )]
+    TooFew {
+        /// Ranks that are asked for.
+        ranks: usize,
+        /// Devices like the first one.
+        found: usize,
+        /// All devices.
+        names: String,
+    },
+    /// A device does not reach another one's memory.
+    #[error(
+        "GPU {from} ({from_bus}) does not {what} GPU {to} ({to_bus}), and device.ranks = {ranks} needs that: {remedy}"
+    )]
+    Link {
+        /// The device that writes.
+        from: usize,
+        /// Its place on the bus.
+        from_bus: String,
+        /// The device that it writes to.
+        to: usize,
+        /// Its place on the bus.
+        to_bus: String,
+        /// What does not work.
+        what: &'static str,
+        /// Number of ranks.
+        ranks: usize,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// A kernel is not in the cache and cannot be compiled.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -83,21 +118,40 @@ impl GpuError {
 }
 
 impl Gpu {
-    /// Device and arithmetic, in words.
+    /// Devices and arithmetic, in words.
     pub(super) fn arithmetic(&self) -> String {
-        format!("{} {:?}", self.device.name, self.arithmetic)
+        format!("{} {:?} on {} ranks", self.device.name, self.arithmetic, self.ranks())
     }
 
-    /// The first device with kernels.
-    pub fn find(kernels: &perigee_cuda::Config, arithmetic: Activations) -> Result<Self, GpuError> {
+    /// The first device with kernels, and with more than one rank as many as there are ranks: all of one architecture, since a product
+    /// that every rank computes must have the same bits on all.
+    pub fn find(
+        kernels: &perigee_cuda::Config,
+        arithmetic: Activations,
+        ranks: usize,
+    ) -> Result<Self, GpuError> {
         let Installation { version, devices } = Installation::probe()?;
         let names: Vec<String> = devices
             .iter()
             .map(|d| format!("{} (compute capability {}.{})", d.name, d.capability.0, d.capability.1))
             .collect();
-        let device = devices.into_iter().find(|device| device.arch().is_some());
-        let device = device.ok_or_else(|| GpuError::NoArch(names.join(", ")))?;
-        Ok(Self { device, cuda_version: version, kernels: kernels.clone(), arithmetic })
+        let mut devices = devices.into_iter().filter(|device| device.arch().is_some());
+        let device = devices.next().ok_or_else(|| GpuError::NoArch(names.join(", ")))?;
+        let alike = |other: &Device| other.arch() == device.arch();
+        let others: Vec<Device> = devices.filter(alike).take(ranks.saturating_sub(1)).collect();
+        if others.len() + 1 < ranks {
+            return Err(GpuError::TooFew { ranks, found: others.len() + 1, names: names.join(", ") });
+        }
+        Ok(Self { device, others, cuda_version: version, kernels: kernels.clone(), arithmetic })
+    }
+
+    /// Number of devices.
+    pub(crate) fn ranks(&self) -> usize {
+        self.others.len() + 1
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Device> {
+        [&self.device].into_iter().chain(&self.others)
     }
 
     /// Name of the product.
@@ -105,36 +159,40 @@ impl Gpu {
         &self.device.name
     }
 
-    /// Bytes of the device's whole memory.
+    /// Bytes of the whole memory of all devices.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.device.memory_bytes
+        self.devices().map(|device| device.memory_bytes).sum()
     }
 
     /// Why weights of so many bytes cannot lie on the device. By its whole memory, without opening it: how much of it is free, and what
     /// else the model needs, is the memory plan's to say.
     pub(crate) fn lacks_room(&self, weights_bytes: u64) -> Option<String> {
-        let memory_bytes = self.device.memory_bytes;
+        let memory_bytes = self.memory_bytes();
         (weights_bytes >= memory_bytes).then(|| {
             let (weights, memory) = (format_bytes(weights_bytes), format_bytes(memory_bytes));
-            format!(
-                "weights of {weights} do not fit in the GPU's {memory}, and this build computes on one GPU"
-            )
+            match self.ranks() {
+                1 => format!(
+                    "weights of {weights} do not fit in the GPU's {memory}: device.ranks divides them among several GPUs"
+                ),
+                ranks => format!("weights of {weights} do not fit in the {memory} of {ranks} GPUs (device.ranks)"),
+            }
         })
     }
 
-    /// Opens the device with every kernel loaded, and the measured variants of `ops`; those that were never measured are
-    /// tuned now, within `kernels.tune_seconds`. From here on no kernel is compiled. `tuning` is called with the number of
-    /// ops done and of all. Launches are measured for `times`, if there are any.
+    /// Opens the devices with every kernel loaded, and the measured variants of `ops`; those that were never measured are
+    /// tuned now on the first device, within `kernels.tune_seconds`, for all. From here on no kernel is compiled. `tuning` is called
+    /// with the number of ops done and of all. Launches of the first device are measured for `times`, if there are any.
     pub(super) fn open(
         &self,
         ops: &[TunedOp],
         tuning: &mut dyn FnMut(usize, usize),
-        meter: Arc<UploadMeter>,
+        meter: &Arc<UploadMeter>,
         times: Option<Arc<LaunchTimes>>,
         metrics: &Metrics,
-    ) -> Result<CudaBackend<Hardware>, GpuError> {
+    ) -> Result<Vec<CudaBackend<Hardware>>, GpuError> {
         let begun = Instant::now();
         let cache = self.kernels()?;
+        self.check_links(&cache)?;
         let mut hardware = self.hardware(&cache)?;
         let mut table = None;
         if self.has_variants() {
@@ -152,22 +210,34 @@ impl Gpu {
                 note(read, ops, 0, Duration::ZERO);
             }
         }
-        hardware = hardware.reporting(meter);
         if let Some(times) = times {
             hardware = hardware.measuring(times);
         }
-        let mut backend = CudaBackend::new(hardware, self.arithmetic)?;
-        backend.fetch_ahead(self.kernels.fetch_ahead);
-        if self.uses_vendor() && !backend.use_vendor()? {
-            return Err(GpuError::NoCublasLt);
+        let mut all = vec![hardware];
+        for device in &self.others {
+            all.push(self.hardware_of(device, &cache)?);
+        }
+        for from in 0..all.len() {
+            for to in (0..all.len()).filter(|to| *to != from) {
+                all[from].reach(&all[to])?;
+            }
+        }
+        let mut backends = Vec::with_capacity(all.len());
+        for hardware in all {
+            let mut backend = CudaBackend::new(hardware.reporting(meter.clone()), self.arithmetic)?;
+            backend.fetch_ahead(self.kernels.fetch_ahead);
+            if self.uses_vendor() && !backend.use_vendor()? {
+                return Err(GpuError::NoCublasLt);
+            }
+            if let Some(table) = &table {
+                backend.set_choices(Choices::of(table));
+            }
+            backends.push(backend);
         }
         if self.kernels.cublaslt && !self.uses_vendor() {
             tracing::warn!(
                 "kernels.cublaslt changes nothing: products of f32 activations (device.activations) are none of its"
             );
-        }
-        if let Some(table) = table {
-            backend.set_choices(Choices::of(&table));
         }
         let counters = cache.counters();
         metrics.add_kernels(&KernelFigures {
@@ -181,6 +251,7 @@ impl Gpu {
         });
         tracing::info!(
             device = self.device.name,
+            ranks = self.ranks(),
             kernels = kernels::ALL.len(),
             compiled = counters.misses + counters.rebuilt,
             damaged = counters.rebuilt,
@@ -188,11 +259,49 @@ impl Gpu {
             seconds = format!("{:.3}", begun.elapsed().as_secs_f64()),
             "GPU opened"
         );
-        Ok(backend)
+        Ok(backends)
+    }
+
+    /// Copies bytes between every two devices, each way, and compares them. Errors: a device that does not reach another one, or
+    /// whose bytes do not arrive.
+    fn check_links(&self, cache: &Arc<KernelCache>) -> Result<(), GpuError> {
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        let mut all = Vec::with_capacity(self.ranks());
+        for device in self.devices() {
+            all.push(self.hardware_of(device, cache)?);
+        }
+        for to in 0..all.len() {
+            let (before, rest) = all.split_at_mut(to);
+            let Some((target, behind)) = rest.split_first_mut() else { continue };
+            for (from, source) in before.iter_mut().enumerate().chain((to + 1..).zip(behind)) {
+                let (what, remedy) = match source.check_peer(target)? {
+                    PeerAccess::Direct => continue,
+                    PeerAccess::Absent => (
+                        "reach the memory of",
+                        "the GPUs must be connected by NVLink or be behind root ports that allow peer access (nvidia-smi topo -p2p r); \
+                         device.ranks = 1 uses one",
+                    ),
+                    PeerAccess::Corrupt { .. } => (
+                        "write what it should to the memory of",
+                        "an IOMMU or ACS remaps what they write: switch both off in the BIOS, or start the kernel with iommu=pt and \
+                         clear ACS of the PCI bridges (setpci ECAP_ACS+6.w=0)",
+                    ),
+                };
+                let (from_bus, to_bus) = (source.pci_bus_id()?, target.pci_bus_id()?);
+                return Err(GpuError::Link { from, from_bus, to, to_bus, what, ranks: self.ranks(), remedy });
+            }
+        }
+        Ok(())
     }
 
     fn hardware(&self, cache: &Arc<KernelCache>) -> Result<Hardware, DriverError> {
-        let hardware = Hardware::open(&self.device, cache.clone())?;
+        self.hardware_of(&self.device, cache)
+    }
+
+    fn hardware_of(&self, device: &Device, cache: &Arc<KernelCache>) -> Result<Hardware, DriverError> {
+        let hardware = Hardware::open(device, cache.clone())?;
         Ok(hardware.dependent(self.kernels.dependent_launch).sharing(self.kernels.shared_memory_percent))
     }
 

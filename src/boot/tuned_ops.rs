@@ -7,20 +7,30 @@ use perigee_cuda::tuner::{Bucket, Product, TunedOp};
 use perigee_model::{Blueprint, Inventory, Linear, ModuleClass};
 use perigee_numbers::quant::{Dialect, FloatType};
 
-/// Every product on tensor cores, once for each bucket of rows: few rows first, since decode steps have few.
-pub(crate) fn tuned_ops(inventory: &Inventory, blueprint: &Blueprint) -> Vec<TunedOp> {
+/// Every product on tensor cores of one of `ranks` devices, once for each bucket of rows: few rows first, since decode steps have few.
+pub(crate) fn tuned_ops(inventory: &Inventory, blueprint: &Blueprint, ranks: usize) -> Vec<TunedOp> {
     let products: BTreeSet<TunedOp> = inventory
         .linears
         .iter()
         .filter_map(|linear| {
             let (product, count) = product_of(linear, blueprint)?;
-            let [out_features, in_features] = linear.layout.shape;
+            let [out_features, in_features] = part_of(linear, ranks);
             let format = format_of(linear.layout.dialect)?;
             Some(TunedOp { rows: Bucket::UpTo8, product, format, out_features, in_features, count })
         })
         .collect();
     let in_bucket = |rows| products.iter().map(move |op| TunedOp { rows, ..*op });
     Bucket::ALL.into_iter().flat_map(in_bucket).collect()
+}
+
+/// `[out, in]` of a rank's part of a linear: heads, ids and inner units are cut.
+fn part_of(linear: &Linear, ranks: usize) -> [usize; 2] {
+    let [out, in_features] = linear.layout.shape;
+    match linear.name.rsplit('.').next().unwrap_or_default() {
+        "q_a_proj" | "kv_a_proj_with_mqa" => [out, in_features],
+        "o_proj" | "down_proj" => [out, in_features.div_ceil(ranks)],
+        _ => [out.div_ceil(ranks), in_features],
+    }
 }
 
 /// The product that a linear is the (lower) matrix of, and the number of its matrices.
@@ -56,7 +66,8 @@ mod tests {
     fn the_embedded_model_has_every_product() {
         let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
         let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
-        let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint);
+        let inventory = Inventory::take(&checkpoint, &blueprint);
+        let ops = tuned_ops(&inventory, &blueprint, 1);
         let has = |product, out_features, in_features, count| {
             ops.iter()
                 .filter(|op| {
@@ -81,5 +92,15 @@ mod tests {
         assert!(ops.is_sorted(), "few rows first");
         let unique: BTreeSet<TunedOp> = ops.iter().copied().collect();
         assert_eq!(unique.len(), ops.len());
+        // Of two ranks each has half of the units and of the heads.
+        let halves = tuned_ops(&inventory, &blueprint, 2);
+        let half = |product, out_features, in_features| {
+            halves.iter().any(|op| {
+                (op.product, op.out_features, op.in_features) == (product, out_features, in_features)
+            })
+        };
+        let units = blueprint.moe_intermediate_size / 2;
+        assert!(half(Product::Swiglu, units, d) && half(Product::Linear, d, units), "{halves:?}");
+        assert!(half(Product::Linear, d, values / 2), "{halves:?}");
     }
 }

@@ -33,7 +33,7 @@ fn measure(args: &BenchKernelsArgs, settings: &Settings) -> Result<(BenchSizes, 
         Some(_) => sizes_of_checkpoint(settings)?,
         None => BenchSizes::kimi_k2(),
     };
-    let gpu = Gpu::find(&settings.kernels, Activations::Bf16)?;
+    let gpu = Gpu::find(&settings.kernels, Activations::Bf16, 1)?;
     let rows: Vec<usize> = args.rows.iter().map(|rows| *rows as usize).collect();
     let mut times = gpu.kernel_times(&sizes, &rows, args.context as usize, &mut |time| {
         let variant = time.variant.as_deref().map_or(String::new(), |variant| format!(" by {variant}"));
@@ -48,7 +48,7 @@ fn measure(args: &BenchKernelsArgs, settings: &Settings) -> Result<(BenchSizes, 
 fn sizes_of_checkpoint(settings: &Settings) -> Result<BenchSizes, BootError> {
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
-    let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint);
+    let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint, 1);
     Ok(BenchSizes {
         name: checkpoint.source().to_string(),
         mla: Some(blueprint.mla),

@@ -13,10 +13,10 @@ pub struct DeviceConfig {
     pub backend: BackendChoice,
     /// Threads of the CPU backend, 0 = all cores this process may use. Larger than the cores: slower.
     pub threads: usize,
-    /// Parts that the model is divided into: heads, experts, vocabulary and cached tokens. With cuda each is a GPU, of which this build uses one; on the
-    /// CPU each has its share of the threads, as several devices would have. Replies differ from those of one rank by rounding alone. Divides
-    /// kv_cache.block_size, and is at most the number of attention heads. Larger than 1: slower on one memory, since each layer's parts wait for
-    /// each other.
+    /// Parts that the model is divided into: heads, experts, vocabulary and cached tokens. With cuda each is a GPU of this machine, all of one
+    /// architecture, at most 8, that reach each other's memory; on the CPU each has its share of the threads, as several devices would have. Replies
+    /// differ from those of one rank by rounding alone. At most the number of attention heads. Larger than 1 on the CPU: slower on one
+    /// memory, since each layer's parts wait for each other.
     pub ranks: usize,
     /// Rounding of what enters a matrix product: bf16 is the checkpoint's own precision, and on GPUs the way to the tensor cores; f32 is exact to rounding, at about half the prefill
     /// speed and twice the cache bytes (GPUs: without tensor cores); int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
@@ -95,15 +95,13 @@ impl DeviceConfig {
         if !(0.05..=1.0).contains(&self.memory_utilization) {
             problems.push(("memory_utilization", "must be from 0.05 to 1".into()));
         }
-        let alone = match self.backend {
-            BackendChoice::Reference => Some("must be 1 with device.backend = reference"),
-            BackendChoice::Cuda => {
-                Some("this build computes on one GPU: a model that fits there runs with device.ranks = 1")
-            }
-            BackendChoice::Auto | BackendChoice::Cpu => None,
+        let (most, with) = match self.backend {
+            BackendChoice::Reference => (1, "reference"),
+            BackendChoice::Cuda => (8, "cuda"),
+            BackendChoice::Auto | BackendChoice::Cpu => (64, "cpu"),
         };
-        if let Some(reason) = alone.filter(|_| self.ranks > 1) {
-            problems.push(("ranks", reason.into()));
+        if self.ranks > most && most < 64 {
+            problems.push(("ranks", format!("must be at most {most} with device.backend = {with}")));
         }
         problems
     }

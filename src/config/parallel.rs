@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub struct ParallelConfig {
     /// Ranks that the cached tokens of a sequence are divided among: as many as device.ranks = each rank has a part of every block,
     /// which leaves room for as many times more tokens and costs an exchange a layer; 1 = every rank has all of them and
-    /// attends with its own heads alone. 0 = as many as device.ranks.
+    /// attends with its own heads alone. 0 = as many as device.ranks on the CPU, 1 on GPUs, which have no other.
     pub context: usize,
     /// Groups of ranks that the routed experts are divided among, each expert as a whole in one group and cut over its ranks: as many as
     /// device.ranks = whole experts on single ranks, 1 = every expert cut over all ranks, so that each works as much as the
-    /// others whatever the router chooses. Divides device.ranks. 0 = as many as device.ranks.
+    /// others whatever the router chooses. Divides device.ranks. 0 = as many as device.ranks on the CPU, 1 on GPUs, which have no other.
     pub expert: usize,
     /// What ranks with parts of the cached tokens exchange while decoding: latents = queries and partial results in the latent
     /// space; heads = those of the heads, a third of the bytes, where every rank also holds W_UK and W_UV of all heads (0.8 GB of
@@ -36,9 +36,19 @@ pub enum AttentionExchangeChoice {
 }
 
 impl ParallelConfig {
-    /// Problems with so many ranks, as (key, limit).
-    pub fn validate(&self, ranks: usize) -> Vec<(&'static str, String)> {
+    /// Problems with so many ranks, of GPUs alone or not, as (key, limit).
+    pub fn validate(&self, ranks: usize, on_gpus: bool) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
+        if on_gpus && ranks > 1 {
+            let one = "must be 0 or 1 with device.backend = cuda";
+            if self.context > 1 {
+                problems.push(("context", format!("{one}: every GPU has all cached tokens")));
+            }
+            if self.expert > 1 {
+                problems.push(("expert", format!("{one}: every GPU has a part of each expert")));
+            }
+            return problems;
+        }
         if ![0, 1, ranks].contains(&self.context) {
             problems.push(("context", format!("must be 0, 1 or device.ranks ({ranks})")));
         }
@@ -49,11 +59,11 @@ impl ParallelConfig {
     }
 
     /// Whether the cached tokens of a sequence are divided.
-    pub fn splits_context(&self, ranks: usize) -> bool {
-        ranks > 1 && self.context != 1
+    pub fn splits_context(&self, ranks: usize, on_gpus: bool) -> bool {
+        ranks > 1 && self.context != 1 && !on_gpus
     }
 
-    /// How so many ranks share a model.
+    /// How so many ranks of the CPU share a model.
     pub fn resolve(&self, ranks: usize) -> Parallelism {
         let exchange = match self.attention_exchange {
             AttentionExchangeChoice::Auto | AttentionExchangeChoice::Latents => AttentionExchange::Latents,
@@ -61,7 +71,7 @@ impl ParallelConfig {
         };
         Parallelism {
             expert_groups: if self.expert == 0 { ranks } else { self.expert },
-            context: match self.splits_context(ranks) {
+            context: match self.splits_context(ranks, false) {
                 true => ContextSplit::Split(exchange),
                 false => ContextSplit::Whole,
             },

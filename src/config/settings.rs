@@ -119,7 +119,7 @@ impl Settings {
             ("server", self.server.validate()),
             ("model", self.model.validate()),
             ("device", self.device.validate()),
-            ("parallel", self.parallel.validate(self.device.ranks.max(1))),
+            ("parallel", self.parallel.validate(self.device.ranks.max(1), self.is_on_gpus())),
             ("kernels", self.kernels.validate()),
             ("kv_cache", self.kv_cache.validate()),
             ("scheduler", scheduler_problems(&self.scheduler)),
@@ -161,10 +161,15 @@ impl Settings {
         problem.into_iter().map(|error| ("otlp_endpoint", error.to_string())).collect()
     }
 
+    /// Whether ranks are GPUs, whatever this machine has.
+    fn is_on_gpus(&self) -> bool {
+        self.device.backend == super::device::BackendChoice::Cuda
+    }
+
     /// Blocks that ranks cannot divide among them.
     fn shard_problems(&self) -> Vec<(&'static str, String)> {
         let (block_size, ranks) = (self.kv_cache.block_size, self.device.ranks.max(1));
-        match block_size.is_multiple_of(ranks) || !self.parallel.splits_context(ranks) {
+        match block_size.is_multiple_of(ranks) || !self.parallel.splits_context(ranks, self.is_on_gpus()) {
             true => Vec::new(),
             false => vec![(
                 "block_size",
@@ -273,13 +278,25 @@ mod tests {
 
     #[test]
     fn what_this_build_cannot_do_is_refused_with_the_reason() {
-        check_violation(
-            |s| {
+        let on_gpus = |ranks: usize, edit: fn(&mut super::super::ParallelConfig)| {
+            move |s: &mut Settings| {
                 s.device.backend = super::super::device::BackendChoice::Cuda;
-                s.device.ranks = 4;
-            },
-            ("device", "ranks", "this build computes on one GPU"),
+                s.device.ranks = ranks;
+                edit(&mut s.parallel);
+            }
+        };
+        check_violation(on_gpus(9, |_| ()), ("device", "ranks", "at most 8 with device.backend = cuda"));
+        check_violation(
+            on_gpus(4, |p| p.context = 4),
+            ("parallel", "context", "every GPU has all cached tokens"),
         );
+        check_violation(
+            on_gpus(4, |p| p.expert = 2),
+            ("parallel", "expert", "every GPU has a part of each expert"),
+        );
+        let mut settings = Settings::default();
+        on_gpus(3, |p| (p.context, p.expert) = (1, 1))(&mut settings);
+        assert_eq!(settings.violations(), []);
         check_violation(|s| s.device.ranks = 3, ("kv_cache", "block_size", "multiple of device.ranks (3)"));
         let four = |edit: fn(&mut super::super::ParallelConfig)| {
             move |s: &mut Settings| {

@@ -35,6 +35,7 @@ use super::tuner::{Choices, Product};
 use super::weights::{Matrix, Tiled};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
+use perigee_ops::host::Share;
 use perigee_ops::{
     Activations, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit,
     KvSlot, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
@@ -78,8 +79,8 @@ pub struct CudaBackend<D: Driver> {
     unpacked: Buffer,
     /// Whether launches are being recorded.
     is_recording: bool,
-    /// Whether this is one of several ranks.
-    is_rank: bool,
+    /// Which of how many ranks this is.
+    share: Share,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -195,7 +196,7 @@ impl<D: Driver> CudaBackend<D> {
             uses_vendor: false,
             unpacked: Buffer::NONE,
             is_recording: false,
-            is_rank: false,
+            share: Share { rank: 0, world: 1 },
             host: Vec::new(),
         })
     }
@@ -423,21 +424,20 @@ impl<D: Driver> CudaBackend<D> {
         })
     }
 
-    /// Rows of the table to `hidden`, for the tokens of a step with the peers of `w`.
+    /// Rows of the table, of which ranks have a part each, to `hidden`, for the tokens of a step.
     fn embed_rows(
         &mut self,
         rows: usize,
         table: &Projection,
         [tokens, last_tokens]: [u64; 2],
         hidden: Buffer,
-        w: &Workspace<D>,
+        peers: Option<&Peers>,
     ) -> Result<(), OpError> {
-        expect("embed", &[table.in_features()], &[w.shape.hidden_size])?;
         let Projection::Rows(table) = table else {
             let dtype = "tiles".into();
             return Err(OpError::UnsupportedDType { op: "embed", dtype, backend: "cuda" });
         };
-        match &w.peers {
+        match peers {
             None => {
                 let ids = embed::Ids::all_of(table);
                 embed::launch(&mut self.stream, rows, table, ids, [tokens, last_tokens, hidden.address])
@@ -445,7 +445,7 @@ impl<D: Driver> CudaBackend<D> {
             Some(peers) => {
                 let to = peers.partial.address;
                 embed::launch(&mut self.stream, rows, table, peers.ids(), [tokens, last_tokens, to])?;
-                self.gather_rows(Operation::Embed, rows, peers, hidden, w)
+                self.gather_rows(Operation::Embed, rows, peers, hidden)
             }
         }
     }
@@ -711,7 +711,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
 
     fn embed(&mut self, table: &Projection, w: &mut Workspace<D>) -> Result<(), OpError> {
         let tokens = [w.step.tokens(), w.sampler.last_tokens()];
-        self.embed_rows(w.step.padded_rows(), table, tokens, w.activations.hidden, w)
+        expect("embed", &[table.in_features()], &[w.shape.hidden_size])?;
+        self.embed_rows(w.step.padded_rows(), table, tokens, w.activations.hidden, w.peers.as_ref())
     }
 
     fn norm(&mut self, gain: &Buffer, w: &mut Workspace<D>) -> Result<(), OpError> {

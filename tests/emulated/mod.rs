@@ -83,14 +83,13 @@ impl TestDriver {
         Some(Self { device, counts: Arc::default(), behind_kernel: false })
     }
 
-    /// Devices of one machine, which run side by side; `None` without NVRTC.
+    /// Devices of one machine, which run side by side; `None` without NVRTC. On a GPU they are streams of it.
     pub(crate) fn several(devices: usize, arch: Arch, seed: Option<u64>) -> Option<Vec<Self>> {
-        let device = |emulator| Self {
-            device: Device::Emulated(emulator),
-            counts: Arc::default(),
-            behind_kernel: false,
-        };
-        Some(Emulator::of_node(devices, arch, seed)?.into_iter().map(device).collect())
+        let on = |device| Self { device, counts: Arc::default(), behind_kernel: false };
+        if on_gpu() {
+            return Some((0..devices).map(|_| on(Device::Gpu(Box::new(gpu())))).collect());
+        }
+        Some(Emulator::of_node(devices, arch, seed)?.into_iter().map(Device::Emulated).map(on).collect())
     }
 
     /// Changes the options of later launches, of all devices of the machine; false on a GPU.

@@ -16,8 +16,10 @@ use perigee_ops::{Activations, Backend, CacheDType, ContextSplit, Parallelism};
 use perigee_telemetry::Metrics;
 
 use super::TestDriver;
+use crate::eagle3;
 use crate::engine::{Reply, finish, options, prompt, request, run_all, runtime};
 use crate::golden::{golden_folder, load_folder};
+use crate::mtp;
 use crate::ranks;
 
 const EPS: f32 = 1e-5;
@@ -317,4 +319,14 @@ fn devices_that_share_a_model_write_what_one_writes() {
             }
         }
     }
+}
+
+/// Drafts of devices that share a model are the golden ones, and a prediction layer is what it is on one.
+#[test]
+fn drafts_of_devices_that_share_a_model_match() {
+    if group(2, Arch::Sm90a, None, Activations::F32).is_none() {
+        return;
+    }
+    eagle3::check(|| group(2, Arch::Sm90a, None, Activations::F32).unwrap(), &eagle3::DRAFTS);
+    mtp::check(|| group(2, Arch::Sm120a, None, Activations::F32).unwrap());
 }

@@ -169,6 +169,50 @@ fn auto_takes_the_gpu_that_a_checkpoint_fits_on() {
     });
 }
 
+/// Several devices: as far as their first exchange, or the reason why they cannot share a model.
+#[test]
+fn devices_that_share_a_model_reach_each_other_first() {
+    let name = "boot::devices_that_share_a_model_reach_each_other_first";
+    for (variables, expected) in [
+        (&[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2")][..], "bytes of parameters"),
+        (&[("FAKE_GIB", "2"), ("FAKE_DEVICES", "3")], "bytes of parameters"),
+        (
+            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "0")],
+            "GPU 1 (0000:02:00.0) does not reach the memory of GPU 0 (0000:01:00.0), and device.ranks = 2 needs that",
+        ),
+        (
+            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "broken")],
+            "does not write what it should to the memory of GPU 0 (0000:01:00.0), and device.ranks = 2 needs that: an IOMMU",
+        ),
+        (&[("FAKE_GIB", "2")], "device.ranks = 2, and there are 1 GPUs of one architecture with kernels"),
+    ] {
+        let variables = [variables, &[("EXPECTED", expected)]].concat();
+        with_driver(name, &variables, |_| {
+            let error = boot_ranks();
+            let expected = std::env::var("EXPECTED").unwrap();
+            assert!(error.contains(&expected), "{expected}: {error}");
+        });
+    }
+}
+
+/// Boots a checkpoint on two devices: the error.
+fn boot_ranks() -> String {
+    let dir = tempfile::tempdir().unwrap();
+    build(dir.path(), Arch::Sm90a);
+    let mut settings = settings(dir.path(), BackendChoice::Cuda);
+    settings.model.path = Some(golden_folder("kimi"));
+    settings.device.ranks = 2;
+    let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let options = match EngineOptions::from_settings(&settings, &blueprint) {
+        Ok(options) => options,
+        Err(error) => return error.to_string(),
+    };
+    let metrics = Arc::new(Metrics::new("ranks", false));
+    let started = start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ());
+    started.map(drop).unwrap_err().to_string()
+}
+
 #[test]
 fn auto_takes_the_cpu_where_the_gpu_has_no_room() {
     // The gibibyte that is set aside leaves nothing.

@@ -26,7 +26,7 @@ pub enum BackendChoice {
     Reference,
     /// The fast CPU backend.
     Cpu(CpuOptions),
-    /// A GPU.
+    /// A GPU, or several that share the model.
     Cuda(Gpu),
     /// A GPU, or the other choice where it cannot be used or has no room for the model.
     Auto {
@@ -150,20 +150,20 @@ impl EngineOptions {
 /// The GPU that `device.backend = auto` tries, or why it computes on the CPU.
 fn choose_gpu(settings: &Settings, found: Result<Gpu, GpuError>) -> Result<Gpu, String> {
     let gpu = found.map_err(|error| format!("no GPU, computing on the CPU: {error}"))?;
-    let reason = match (&settings.model.path, settings.device.ranks) {
+    let reason = match &settings.model.path {
         // Small enough for a processor's caches, which answer at once: a GPU's kernels would first have to be compiled.
-        (None, _) => {
-            "the embedded model is computed on the CPU; device.backend = cuda takes the GPU".to_owned()
-        }
-        (_, ranks @ 2..) => format!("device.ranks = {ranks}, and this build computes on one GPU"),
-        _ => return Ok(gpu),
+        None => "the embedded model is computed on the CPU; device.backend = cuda takes the GPU".to_owned(),
+        Some(_) => match settings.parallel.validate(settings.device.ranks, true).first() {
+            Some((key, _)) => format!("GPUs do not divide a model as parallel.{key} says"),
+            None => return Ok(gpu),
+        },
     };
     Err(format!("the GPU {} is not used: {reason}", gpu.name()))
 }
 
 /// The GPU that `device.backend = cuda` runs a network on, and `auto` tries.
 pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
-    Gpu::find(&settings.kernels, activations(settings, blueprint))
+    Gpu::find(&settings.kernels, activations(settings, blueprint), settings.device.ranks)
 }
 
 /// Type of the activations: the setting, or by the size of the network.

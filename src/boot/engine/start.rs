@@ -45,15 +45,25 @@ pub fn start_engine(
             start_on(equipped, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cuda(gpu) => {
-            let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint);
+            let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint, gpu.ranks());
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
             let meter = Arc::<UploadMeter>::default();
-            let backend = gpu.open(&ops, tuning, meter.clone(), options.launch_times.clone(), &metrics)?;
+            let mut backends = gpu.open(&ops, tuning, &meter, options.launch_times.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
-            let equipped = Equipped::new(backend, CacheDType::Bf16).on_devices(gpu.memory_bytes());
-            let equipped = equipped.with_uploads(order, meter);
-            start_on(equipped, checkpoint, blueprint, options, metrics, progress)
+            match backends.pop() {
+                Some(backend) if backends.is_empty() => {
+                    let equipped = Equipped::new(backend, CacheDType::Bf16).on_devices(gpu.memory_bytes());
+                    let equipped = equipped.with_uploads(order, meter);
+                    start_on(equipped, checkpoint, blueprint, options, metrics, progress)
+                }
+                last => {
+                    backends.extend(last);
+                    let equipped = Equipped::gpu_ranks(backends)?.on_devices(gpu.memory_bytes());
+                    let equipped = equipped.with_uploads(order, meter);
+                    start_on(equipped, checkpoint, blueprint, options, metrics, progress)
+                }
+            }
         }
         BackendChoice::Auto { gpu, otherwise } => {
             let started = match no_room(gpu, checkpoint, &blueprint) {
@@ -124,7 +134,8 @@ pub fn start_on<B: Backend>(
         backend: backend.name(),
         ranks: match &options.backend {
             BackendChoice::CpuRanks { ranks, .. } => *ranks,
-            _ => 1,
+            BackendChoice::Cuda(gpu) => gpu.ranks(),
+            BackendChoice::Cpu(_) | BackendChoice::Reference | BackendChoice::Auto { .. } => 1,
         },
         vision: tower.map(|source| VisionFacts {
             num_rows: source.capacity().num_rows,

@@ -10,12 +10,12 @@ use super::ffn::{Ffn, Slots};
 use super::projection::{Experts, Projection};
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
 use crate::attention::{Addresses, Attention, KvUp};
-use crate::driver::{Driver, DriverError, Transfer};
+use crate::driver::{Driver, Transfer};
 use crate::kernels::ahead::Ahead;
 use crate::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::kernels::gqa::{self, RowKeys};
 use crate::kernels::linear::Output;
-use crate::kernels::{combine, embed, rms_norm};
+use crate::kernels::{combine, rms_norm};
 use crate::step::{self, Step};
 use crate::stream::{Buffer, Stream};
 use crate::weights::Matrix;
@@ -51,7 +51,9 @@ struct Weights {
     mlp: Experts,
     norm: Buffer,
     lm_head: Option<Projection>,
-    /// `[V]` u32, row of the head of each of the target's ids; `None`: the head's rows are the logits.
+    /// Whether the head has rows for some of the target's ids.
+    has_some_ids: bool,
+    /// u32, row of the head of each of the target's ids on this device; `None`: the head's rows are the logits.
     head_rows: Option<Buffer>,
 }
 
@@ -265,7 +267,7 @@ impl<D: Driver> CudaBackend<D> {
         &mut self,
         captured: bool,
         table: &Projection,
-        last_tokens: u64,
+        target: &Workspace<D>,
         draft: &Draft<D>,
     ) -> Result<(), OpError> {
         let Draft { shape, weights, step, buffers, .. } = draft;
@@ -276,12 +278,9 @@ impl<D: Driver> CudaBackend<D> {
             let fed = copy(buffers.output(shape), buffers.input, d);
             draft::launch_rows(&mut self.stream, rows, &RowsParams { rows: step.sources(), ..fed })?;
         }
-        let Projection::Rows(table) = weights.embed_tokens.as_ref().unwrap_or(table) else {
-            let dtype = "tiles".into();
-            return Err(OpError::UnsupportedDType { op: "draft_step", dtype, backend: "cuda" });
-        };
-        let addresses = [step.tokens(), last_tokens, buffers.hidden.address];
-        embed::launch(&mut self.stream, rows, table, embed::Ids::all_of(table), addresses)?;
+        let table = weights.embed_tokens.as_ref().unwrap_or(table);
+        let tokens = [step.tokens(), target.sampler.last_tokens()];
+        self.embed_rows(rows, table, tokens, buffers.hidden, target.peers.as_ref())?;
         let embedded = draft.norm(buffers.hidden, &weights.input_layernorm, part(buffers.wide, 0, 2 * d), d);
         draft::launch_rows(&mut self.stream, rows, &embedded)?;
         let fed = draft.norm(buffers.input, &weights.hidden_norm, part(buffers.wide, d, 2 * d), d);
@@ -495,7 +494,9 @@ impl<D: Driver> CudaBackend<D> {
             }
             None => None,
         };
-        let identity = || (0..shape.vocab_size as u32).collect();
+        // A rank spreads logits over its own ids.
+        let own = self.share.of(shape.vocab_size, 1);
+        let identity = || (0..own.len() as u32).collect();
         let rows: Option<Vec<u32>> = match &host.target_ids {
             Some(ids) => {
                 let mut rows = vec![draft::NO_ROW; shape.vocab_size];
@@ -503,7 +504,7 @@ impl<D: Driver> CudaBackend<D> {
                     expect(OP, &[shape.vocab_size.max(*id as usize + 1)], &[shape.vocab_size])?;
                     rows[*id as usize] = row as u32;
                 }
-                Some(rows)
+                Some(rows[own].to_vec())
             }
             None => (shape.logit_scale != 1.0).then(identity),
         };
@@ -528,6 +529,7 @@ impl<D: Driver> CudaBackend<D> {
                 Some(head) => Some(self.load_projection(OP, head)?),
                 None => None,
             },
+            has_some_ids: host.target_ids.is_some(),
             head_rows: match rows {
                 Some(rows) => Some(self.stream.store("weights", &rows)?),
                 None => None,
@@ -594,9 +596,12 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         cache: &CacheShape,
     ) -> Result<Draft<D>, OpError> {
         check(shape)?;
-        if self.is_rank {
-            let text = "several devices have no draft model (speculation.method = eagle3) yet: use mtp, ngram or off".into();
-            return Err(DriverError { call: OP, code: 0, text, fatal: true }.into());
+        // Rows of the table are gathered as those of the target are.
+        if self.share.world > 1 && shape.hidden_size != shape.target_hidden_size {
+            return Err(refusal(format!(
+                "hidden_size {} (of several ranks the target's, {})",
+                shape.hidden_size, shape.target_hidden_size
+            )));
         }
         let weights = self.load_draft_weights(host, shape)?;
         let attention = self.load_layer_attention(&host.attention, &shape.attention, capacity, cache)?;
@@ -647,15 +652,13 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         if captured {
             draft.captured_rows = input.rows().iter().map(|row| row.at() + 1).max().unwrap_or(0);
         }
-        let last_tokens = w.sampler.last_tokens();
         recorded &= plan.expanded.is_empty() && rows > 0;
         if !recorded {
-            return self.launch_draft_step(captured, table, last_tokens, draft);
+            return self.launch_draft_step(captured, table, w, draft);
         }
         let key = (captured, padded_rows);
         if !draft.graphs.contains_key(&key) {
-            let graph =
-                self.recorded(|backend| backend.launch_draft_step(captured, table, last_tokens, draft))?;
+            let graph = self.recorded(|backend| backend.launch_draft_step(captured, table, w, draft))?;
             draft.graphs.insert(key, graph);
         }
         match draft.graphs.get(&key) {
@@ -672,7 +675,9 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
     ) -> Result<(), OpError> {
         let Draft { shape, weights, step, buffers, num_logits, .. } = &*draft;
         let head = weights.lm_head.as_ref().or(weights.embed_tokens.as_ref()).unwrap_or(table);
-        expect("draft_logits", &[shape.draft_vocab_size], &[head.out_features()])?;
+        // A head over some ids is whole on every rank.
+        let wanted = if weights.has_some_ids { shape.draft_vocab_size } else { w.shape.vocab_size };
+        expect("draft_logits", &[wanted], &[head.out_features()])?;
         let (rows, capacity) = (*num_logits, w.logits.bytes / (4 * w.shape.vocab_size));
         expect("draft_logits", &[capacity.max(rows)], &[capacity])?;
         w.num_logits = rows;
@@ -685,8 +690,8 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
             drafted: buffers.logits.address,
             rows: head_rows.address,
             logits: w.logits.address,
-            drafted_stride: shape.draft_vocab_size as i64,
-            vocab: shape.vocab_size as i64,
+            drafted_stride: wanted as i64,
+            vocab: w.shape.vocab_size as i64,
             scale: shape.logit_scale,
             padding: 0,
         };

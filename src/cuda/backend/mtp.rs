@@ -70,7 +70,7 @@ impl<D: Driver> MtpOps for CudaBackend<D> {
         let (rows, d, eps) = (own.step.padded_rows(), own.shape.hidden_size, own.shape.rms_norm_eps);
         let hidden = own.activations.hidden;
         let tokens = [own.step.tokens(), target.sampler.last_tokens()];
-        self.embed_rows(rows, table, tokens, hidden, own)?;
+        self.embed_rows(rows, table, tokens, hidden, own.peers.as_ref())?;
         let normed = |source: Buffer, gain: &Buffer, first: usize| {
             let [to, rounded, stride] = part(fusion.wide, first, 2 * d);
             let gain = gain.address;

@@ -126,7 +126,6 @@ impl<D: Driver> CudaBackend<D> {
         num_rows: usize,
         peers: &Peers,
         to: Buffer,
-        w: &Workspace<D>,
     ) -> Result<(), OpError> {
         let rows = all_reduce::Rows {
             partial: peers.partial.address,
@@ -135,7 +134,7 @@ impl<D: Driver> CudaBackend<D> {
             gain: 0,
             normed: 0,
             rounded: 0,
-            eps: w.shape.rms_norm_eps,
+            eps: 0.0,
         };
         self.reduce(operation, num_rows, peers, &rows)
     }
@@ -166,6 +165,10 @@ fn check(member: &Member) -> Result<(), OpError> {
 }
 
 impl<D: Driver> Rank for CudaBackend<D> {
+    fn join(&mut self, share: Share) {
+        self.share = share;
+    }
+
     fn load_expert_range(
         &mut self,
         experts: &[ExpertMatrices<'_>],
@@ -195,7 +198,6 @@ impl<D: Driver> Rank for CudaBackend<D> {
         member: Member,
     ) -> Result<Workspace<D>, OpError> {
         check(&member)?;
-        self.is_rank = true;
         let share = member.share();
         let layout = Layout::new(share.world, shape.hidden_size, capacity.max_tokens);
         let stream = &mut self.stream;

@@ -39,6 +39,19 @@ impl Hardware {
         Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
     }
 
+    /// Lets kernels of this device read and write the memory of a peer, which may be this device. Errors: there is no way to it.
+    pub fn reach(&self, peer: &Self) -> Result<(), DriverError> {
+        if self.context.device == peer.context.device {
+            return Ok(());
+        }
+        let functions = self.enter("cuCtxEnablePeerAccess")?;
+        // SAFETY: the peer's context is alive, and this device's is current.
+        match unsafe { functions.cuCtxEnablePeerAccess(peer.context.handle, 0) } {
+            Err(error) if error.code != ALREADY_ENABLED => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Enables direct access to a peer and copies bytes to it. Memory of the check is freed with the devices.
     pub fn check_peer(&mut self, peer: &mut Self) -> Result<PeerAccess, DriverError> {
         let mut can = 0;
@@ -46,11 +59,7 @@ impl Hardware {
         // SAFETY: the output is writable.
         unsafe { functions.cuDeviceCanAccessPeer(&mut can, self.context.device, peer.context.device) }?;
         if can != 0 {
-            // SAFETY: the peer's context is alive, and this device's is current.
-            match unsafe { functions.cuCtxEnablePeerAccess(peer.context.handle, 0) } {
-                Err(error) if error.code != ALREADY_ENABLED => return Err(error),
-                _ => {}
-            }
+            self.reach(peer)?;
         }
         // Every 8 bytes differ from all others.
         let content: Vec<u8> = (0..CHECK_BYTES as u64 / 8)

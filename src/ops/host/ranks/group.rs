@@ -22,6 +22,9 @@ use perigee_numbers::threads::ThreadPool;
 /// A backend that can be one of several ranks. Its weights are cut before the load; sizes are those
 /// of all ranks together.
 pub trait Rank: Backend {
+    /// Becomes one of several ranks, before anything is loaded.
+    fn join(&mut self, _share: Share) {}
+
     /// Uploads a range of a layer's routed experts; `first` is the number of the first one.
     fn load_expert_range(
         &mut self,
@@ -126,7 +129,11 @@ impl<B: Rank> Group<B> {
             return Err(OpError::Device { op: "ranks", code: 0, text, fatal: true });
         }
         let meeting = Arc::new(Meeting::new(world));
-        let ranks = ranks.into_iter().map(Mutex::new).collect();
+        let joined = |(rank, mut backend): (usize, B)| {
+            backend.join(Share { rank, world });
+            Mutex::new(backend)
+        };
+        let ranks = ranks.into_iter().enumerate().map(joined).collect();
         Ok(Self { pool, ranks, meeting, parallelism, vocab_size: 0, values: Vec::new() })
     }
 
