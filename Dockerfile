@@ -20,8 +20,8 @@ WORKDIR /src
 COPY . .
 RUN find . -type f ! -name Cargo.toml ! -name Cargo.lock -delete \
  && find . -name Cargo.toml -execdir mkdir -p src tests \; -execdir touch lib.rs src/lib.rs tests/main.rs \; \
- && mkdir -p kernels/emulator/src/bin \
- && echo 'fn main() {}' | tee src/main.rs > kernels/emulator/src/bin/ptx-run.rs \
+ && mkdir -p kernels/emulator/src/bin kernels/emulated/src/bin \
+ && echo 'fn main() {}' | tee src/main.rs kernels/emulator/src/bin/ptx-run.rs > kernels/emulated/src/bin/emulated-serve.rs \
  && find . -type d -empty -delete
 
 FROM ${BUILD_IMAGE} AS build

@@ -15,7 +15,7 @@ use perigee_cuda::{
     Program,
 };
 
-use crate::compilations::Compilations;
+use crate::emulated;
 use crate::machine_code::overwritten_operands;
 
 /// The library, or `None` where the test is skipped.
@@ -59,7 +59,7 @@ every_kernel_compiles! {
 
 fn every_kernel_compiles_within_its_limits(arch: Arch) {
     assert_eq!(Arch::ALL.len(), 7, "every architecture has a test");
-    let Some(compilations) = Compilations::shared() else { return };
+    let Some(compilations) = emulated::compilations() else { return };
     let dir = tempfile::tempdir().unwrap();
     for kernel in kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&arch)) {
         let program = Program::new(kernel, arch).unwrap();
@@ -183,7 +183,7 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
 
 #[test]
 fn parameters_have_the_size_of_the_twin_and_rows_move_by_16_bytes() {
-    let Some(compilations) = Compilations::shared() else { return };
+    let Some(compilations) = emulated::compilations() else { return };
     for arch in Arch::ALL {
         let ptx = compilations.ptx(&Program::new(&rms_norm::KERNEL, arch).unwrap()).unwrap();
         for function in rms_norm::KERNEL.functions {

@@ -10,7 +10,6 @@ mod chat;
 mod client;
 mod clients;
 mod codex;
-mod compilations;
 mod compose;
 mod config;
 mod delayed;

@@ -42,6 +42,7 @@ fn arithmetic(backend: &BackendChoice) -> String {
         BackendChoice::CpuRanks { ranks, each, parallelism } => {
             format!("cpu {:?} {:?} on {ranks} ranks, {parallelism:?}", each.activations, each.isa)
         }
+        BackendChoice::Given { devices, activations } => format!("{} {activations:?}", devices.0.name()),
         // The engine that starts has one of the two.
         BackendChoice::Cuda(gpu) | BackendChoice::Auto { gpu, .. } => gpu.arithmetic(),
     }

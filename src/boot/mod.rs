@@ -24,6 +24,7 @@ pub(crate) use error::{BootError, chain};
 pub(crate) use host_memory::available_memory;
 pub(crate) use machine::shortcomings;
 pub(crate) use open_files::files_needed;
+pub(crate) use reload::Load;
 pub(crate) use run::serve;
 pub(crate) use sampling_defaults::{ModelDefaults, sampling_defaults};
 pub(crate) use stations::{load_sight, load_text, open_checkpoint, read_blueprint};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::{self, Runtime};
 
-use super::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
+use super::engine::{EngineOptions, EngineProgress, GivenDevices, StartedEngine, start_engine};
 use super::error::{BootError, chain};
 use super::open_files;
 use super::progress::Progress;
@@ -36,8 +36,9 @@ const MAX_ASYNC_THREADS: usize = 4;
 /// Longest wait, at the end, for the collector of traces.
 const TRACE_FLUSH_LIMIT: Duration = Duration::from_secs(3);
 
-/// `perigee serve`, from loaded settings to the exit code. `load` reads them anew.
-pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
+/// `perigee serve`, from loaded settings to the exit code, on `devices` in place of the settings' if there are any. `load` reads the
+/// settings anew.
+pub(crate) fn serve(loaded: Loaded, load: Load, devices: Option<GivenDevices>) -> ExitCode {
     let begun = Instant::now();
     perigee_telemetry::heap::set_up();
     let begin =
@@ -52,7 +53,7 @@ pub(crate) fn serve(loaded: Loaded, load: Load) -> ExitCode {
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     loaded.origins.iter().for_each(|(key, origin)| tracing::debug!(%key, %origin, "setting"));
     open_files::raise_limit(loaded.settings.server.max_connections);
-    let outcome = runtime.block_on(run(loaded, load, logs, begun));
+    let outcome = runtime.block_on(run(loaded, load, devices, logs, begun));
     runtime.shutdown_background();
     match outcome {
         Ok(End::Drained) => ExitCode::SUCCESS,
@@ -88,7 +89,13 @@ enum End {
 }
 
 /// Listens, boots behind the listener, serves until a signal or the engine's failure.
-async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Result<End, BootError> {
+async fn run(
+    loaded: Loaded,
+    load: Load,
+    devices: Option<GivenDevices>,
+    logs: LogControl,
+    begun: Instant,
+) -> Result<End, BootError> {
     let mut signals = Signals::new()?;
     let settings = &loaded.settings.clone();
     let names = served_names(settings);
@@ -116,7 +123,7 @@ async fn run(loaded: Loaded, load: Load, logs: LogControl, begun: Instant) -> Re
     note_embedded(settings, &names[0]);
     let booting = {
         let (settings, metrics, readiness) = (settings.clone(), metrics.clone(), server.readiness());
-        tokio::task::spawn_blocking(move || boot(&settings, names, sockets, &metrics, &readiness))
+        tokio::task::spawn_blocking(move || boot(&settings, devices, names, sockets, &metrics, &readiness))
     };
     let booted = tokio::select! {
         booted = booting => booted?,
@@ -258,6 +265,7 @@ struct Booted {
 /// The stages from checkpoint to routes. Runs on a blocking thread.
 fn boot(
     settings: &Settings,
+    devices: Option<GivenDevices>,
     names: Vec<String>,
     sockets: Option<Sockets>,
     metrics: &Arc<Metrics>,
@@ -273,7 +281,11 @@ fn boot(
     let model = ModelDefaults::of(&checkpoint, &blueprint, text.template.family())?;
     let defaults = sampling_defaults(settings, &model);
     progress.stage("memory plan");
-    let options = EngineOptions { tower, ..EngineOptions::from_settings(settings, &blueprint)? };
+    let options = match devices {
+        None => EngineOptions::from_settings(settings, &blueprint)?,
+        Some(devices) => EngineOptions::on_devices(settings, &blueprint, devices),
+    };
+    let options = EngineOptions { tower, ..options };
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
         if let EngineProgress::Planned(plan) = &at {
             tracing::info!("memory plan\n{}", plan.table().trim_end());

@@ -22,6 +22,16 @@ pub(super) fn load_for_this_machine(args: &impl RequestSettings) -> Result<Loade
     check_settings(args).into_result().map_err(|errors| wrong_settings(&errors))
 }
 
+/// The same where the devices are given: that this machine has no GPU is no error.
+pub(super) fn load_without_gpu(args: &impl RequestSettings) -> Result<Loaded, ExitCode> {
+    let others = |settings: &config::Settings| {
+        let found = boot::shortcomings(settings).into_iter();
+        found.filter(|(section, key, _)| (*section, *key) != ("device", "backend")).collect()
+    };
+    let checked = config::check(&args.request(), &Environment::from_process(), &others);
+    checked.into_result().map_err(|errors| wrong_settings(&errors))
+}
+
 /// Prints what is wrong with settings.
 fn wrong_settings(errors: &ConfigErrors) -> ExitCode {
     eprintln!("perigee: {errors}");

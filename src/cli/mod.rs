@@ -22,6 +22,7 @@ mod tune;
 mod work_progress;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 
@@ -29,6 +30,30 @@ use crate::boot;
 use crate::config::args::RequestSettings;
 use crate::config::args::{BenchArgs, BenchCommand, Command, CommandLine};
 use crate::config::{self, Environment};
+
+/// Reads the settings of a request anew. The environment of a process does not change; files that it names do.
+fn reload(request: config::LoadRequest) -> boot::Load {
+    Box::new(move || config::load(&request, &Environment::from_process()))
+}
+
+/// `perigee serve ARGUMENTS` on given devices, whatever `device.backend` says; returns the process's exit code.
+pub fn serve_on(devices: Arc<dyn boot::engine::Devices>, arguments: Vec<String>) -> ExitCode {
+    let name = ["perigee".to_owned(), "serve".to_owned()];
+    match CommandLine::try_parse_from(name.into_iter().chain(arguments)) {
+        Ok(CommandLine { command: Command::Serve(args) }) => match commands::load_without_gpu(&args) {
+            Ok(loaded) => {
+                let devices = boot::engine::GivenDevices(devices);
+                boot::serve(loaded, reload(args.request()), Some(devices))
+            }
+            Err(code) => code,
+        },
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = error.print();
+            ExitCode::from(error.exit_code() as u8)
+        }
+    }
+}
 
 /// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
 /// settings, 3 a shutdown cut requests off, 4 a step that never ended.
@@ -45,8 +70,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => match commands::load_for_this_machine(&args) {
             Ok(loaded) => {
                 let request = args.request();
-                // The environment of a process does not change; files that it names do.
-                boot::serve(loaded, Box::new(move || config::load(&request, &Environment::from_process())))
+                boot::serve(loaded, reload(request), None)
             }
             Err(code) => code,
         },

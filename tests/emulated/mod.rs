@@ -5,7 +5,6 @@
 //! names: `scripts/gpu-check`.
 
 mod attention;
-mod emulator;
 mod golden_ptx;
 mod launches;
 mod model;
@@ -19,7 +18,7 @@ mod weights;
 
 use std::env;
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -30,7 +29,9 @@ use perigee_cuda::{
 use perigee_emulator::machine::{Options, Report};
 use perigee_ops::Activations;
 
-use emulator::{Change, Emulator, error};
+use perigee_emulated::{Change, Compilations, EmulatedDevice, Entry, Loaded, Recorded};
+
+use crate::kernels::nvrtc;
 
 /// An expression of whichever device there is.
 macro_rules! either {
@@ -61,7 +62,7 @@ pub(crate) struct TestDriver {
 }
 
 enum Device {
-    Emulated(Emulator),
+    Emulated(Box<EmulatedDevice>),
     Gpu(Box<Hardware>),
 }
 
@@ -77,7 +78,10 @@ impl TestDriver {
     /// random moments. `None`: no NVRTC, the test is skipped.
     pub(crate) fn new(arch: Arch, seed: Option<u64>) -> Option<Self> {
         let device = match on_gpu() {
-            false => Device::Emulated(Emulator::of_node(1, arch, seed)?.pop()?),
+            false => {
+                let mut alone = EmulatedDevice::several(1, arch, seed, compilations()?);
+                Device::Emulated(Box::new(alone.pop()?))
+            }
             true => Device::Gpu(Box::new(gpu())),
         };
         Some(Self { device, counts: Arc::default(), behind_kernel: false })
@@ -89,13 +93,14 @@ impl TestDriver {
         if on_gpu() {
             return Some((0..devices).map(|_| on(Device::Gpu(Box::new(gpu())))).collect());
         }
-        Some(Emulator::of_node(devices, arch, seed)?.into_iter().map(Device::Emulated).map(on).collect())
+        let devices = EmulatedDevice::several(devices, arch, seed, compilations()?);
+        Some(devices.into_iter().map(|device| on(Device::Emulated(Box::new(device)))).collect())
     }
 
     /// Changes the options of later launches, of all devices of the machine; false on a GPU.
     pub(crate) fn set_options(&mut self, set: impl FnOnce(&mut Options)) -> bool {
         match &mut self.device {
-            Device::Emulated(emulator) => set(&mut emulator.node.lock().unwrap().machine.options),
+            Device::Emulated(emulator) => emulator.set_options(set),
             Device::Gpu(_) => return false,
         }
         true
@@ -132,6 +137,20 @@ impl TestDriver {
     }
 }
 
+/// What NVRTC has made of the kernels; `None` where tests are skipped.
+pub(crate) fn compilations() -> Option<&'static Arc<Compilations>> {
+    static SHARED: OnceLock<Option<Arc<Compilations>>> = OnceLock::new();
+    let open = || {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
+        Some(Arc::new(Compilations::open(nvrtc(None)?, &folder).unwrap()))
+    };
+    SHARED.get_or_init(open).as_ref()
+}
+
+fn error(call: &'static str, text: String) -> DriverError {
+    DriverError { call, code: 700, text, fatal: true }
+}
+
 /// Whether tests run on a GPU.
 pub(crate) fn on_gpu() -> bool {
     env::var_os("TEST_GPU").is_some()
@@ -155,9 +174,9 @@ fn gpu() -> Hardware {
 }
 
 impl Driver for TestDriver {
-    type Module = Of<<Emulator as Driver>::Module, <Hardware as Driver>::Module>;
-    type Function = Of<<Emulator as Driver>::Function, <Hardware as Driver>::Function>;
-    type Graph = Of<<Emulator as Driver>::Graph, <Hardware as Driver>::Graph>;
+    type Module = Of<Arc<Loaded>, <Hardware as Driver>::Module>;
+    type Function = Of<Entry, <Hardware as Driver>::Function>;
+    type Graph = Of<Recorded, <Hardware as Driver>::Graph>;
 
     fn name(&self) -> &'static str {
         either!(&self.device, device => device.name())
@@ -271,7 +290,7 @@ impl Driver for TestDriver {
             Device::Emulated(device) => {
                 let graph = device.end_capture()?;
                 let mut counts = self.counts.lock().unwrap();
-                counts.recorded = counts.recorded.max(graph.len() as u64);
+                counts.recorded = counts.recorded.max(graph.num_launches() as u64);
                 Ok(Of::Emulated(graph))
             }
             Device::Gpu(device) => device.end_capture().map(Of::Gpu),

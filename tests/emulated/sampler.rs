@@ -15,9 +15,8 @@ use perigee_ops::{
     TokenId, TokenSource,
 };
 
-use super::TestDriver;
 use super::weights::{Stored, Weight};
-use crate::compilations::Compilations;
+use super::{TestDriver, compilations};
 
 const MOST_ROWS: usize = 8;
 const NUM_SLOTS: usize = 6;
@@ -817,7 +816,7 @@ fn no_race() {
 #[test]
 fn no_product_is_fused_with_a_sum() {
     // A weight that is rounded once instead of twice differs from the host's in one of a hundred cases or fewer.
-    let Some(compilations) = Compilations::shared() else { return };
+    let Some(compilations) = compilations() else { return };
     let both = [&kernels::sampler::KERNEL, &kernels::sampler_shards::KERNEL];
     for (arch, kernel) in Arch::ALL.into_iter().flat_map(|arch| both.map(|kernel| (arch, kernel))) {
         let ptx = compilations.ptx(&Program::new(kernel, arch).unwrap()).unwrap();

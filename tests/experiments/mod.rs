@@ -19,8 +19,7 @@ use std::sync::Arc;
 
 use perigee_cuda::{Arch, CacheSettings, Driver, Kernel, KernelCache, Limits, Program, Stream};
 
-use crate::compilations::Compilations;
-use crate::emulated::{TestDriver, on_gpu};
+use crate::emulated::{TestDriver, compilations, on_gpu};
 use crate::kernels::nvrtc;
 
 /// A test for each experiment, which prints its line.
@@ -59,7 +58,7 @@ fn programs() -> Vec<Program> {
 #[test]
 fn every_program_compiles() {
     let Some(folder) = env::var_os("EXPERIMENTS_CACHE") else {
-        let Some(compilations) = Compilations::shared() else { return };
+        let Some(compilations) = compilations() else { return };
         for program in programs() {
             compilations.code(&program).unwrap_or_else(|error| panic!("{error}"));
         }

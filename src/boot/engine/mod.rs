@@ -1,10 +1,12 @@
 //! From a checkpoint to a running engine: options from the settings, the layout and its memory plan, weights,
 //! the first passes, the thread. The backend's type is not visible above this module.
 
+mod devices;
 mod options;
 mod plan;
 mod start;
 
+pub use devices::{Devices, GivenDevices};
 pub use options::{BackendChoice, EngineOptions};
 pub use start::{StartedEngine, start_engine, start_on};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::GivenDevices;
 use crate::boot::gpu::{Gpu, GpuError};
 use crate::boot::sight::TowerSource;
 use crate::config::{Settings, device};
@@ -34,6 +35,13 @@ pub enum BackendChoice {
         gpu: Gpu,
         /// The backend that computes if the GPU cannot.
         otherwise: Box<BackendChoice>,
+    },
+    /// Devices that are given.
+    Given {
+        /// The devices.
+        devices: GivenDevices,
+        /// Rounding of what enters a product.
+        activations: Activations,
     },
     /// Several ranks of the fast CPU backend, each with its own threads.
     CpuRanks {
@@ -83,7 +91,6 @@ impl EngineOptions {
     /// Errors: `device.backend = cuda` without a usable GPU.
     pub fn from_settings(settings: &Settings, blueprint: &Blueprint) -> Result<Self, GpuError> {
         let activations = activations(settings, blueprint);
-        let cache = &settings.kv_cache;
         let (ranks, threads) = (settings.device.ranks, settings.device.threads);
         let cpu = CpuOptions { threads, activations, ..Default::default() };
         let on_cpu = || match ranks {
@@ -106,7 +113,18 @@ impl EngineOptions {
             device::BackendChoice::Cpu => on_cpu(),
             device::BackendChoice::Cuda => BackendChoice::Cuda(find_gpu(settings, blueprint)?),
         };
-        Ok(Self {
+        Ok(Self::with(backend, settings))
+    }
+
+    /// The settings for one network on given devices.
+    pub(crate) fn on_devices(settings: &Settings, blueprint: &Blueprint, devices: GivenDevices) -> Self {
+        let activations = activations(settings, blueprint);
+        Self::with(BackendChoice::Given { devices, activations }, settings)
+    }
+
+    fn with(backend: BackendChoice, settings: &Settings) -> Self {
+        let cache = &settings.kv_cache;
+        Self {
             backend,
             memory_utilization: settings.device.memory_utilization,
             scheduler: settings.scheduler.clone(),
@@ -138,7 +156,7 @@ impl EngineOptions {
                 }),
             }),
             launch_times: None,
-        })
+        }
     }
 
     /// These options with another backend.

@@ -25,7 +25,7 @@ pub(crate) fn plan_engine(
             lay_out(&mut Equipped::cpu_ranks(*ranks, *each, *parallelism)?, checkpoint, blueprint, options)?
                 .plan
         }
-        BackendChoice::Cuda(_) => return Ok(None),
+        BackendChoice::Cuda(_) | BackendChoice::Given { .. } => return Ok(None),
         BackendChoice::Auto { gpu, otherwise } => match no_room(gpu, checkpoint, blueprint) {
             None => return Ok(None),
             Some(_) => return plan_engine(checkpoint, blueprint, &options.on(otherwise)),

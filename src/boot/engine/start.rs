@@ -65,6 +65,9 @@ pub fn start_engine(
                 }
             }
         }
+        BackendChoice::Given { devices, activations } => {
+            devices.0.start(*activations, checkpoint, blueprint, options, metrics, progress)
+        }
         BackendChoice::Auto { gpu, otherwise } => {
             let started = match no_room(gpu, checkpoint, &blueprint) {
                 Some(reason) => Err(reason),
@@ -135,6 +138,7 @@ pub fn start_on<B: Backend>(
         ranks: match &options.backend {
             BackendChoice::CpuRanks { ranks, .. } => *ranks,
             BackendChoice::Cuda(gpu) => gpu.ranks(),
+            BackendChoice::Given { devices, .. } => devices.0.ranks(),
             BackendChoice::Cpu(_) | BackendChoice::Reference | BackendChoice::Auto { .. } => 1,
         },
         vision: tower.map(|source| VisionFacts {

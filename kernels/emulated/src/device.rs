@@ -1,22 +1,22 @@
-//! The emulator as a device, and several of them as one machine.
+//! A device that the emulator stands in for, and several of them as one machine.
 //!
 //! A device alone does each call at once. Of several, each has a queue: what a call enqueues is done when something waits, and then
 //! all queues run side by side, as on devices whose hosts are ahead of them.
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use perigee_cuda::{Arch, Driver, DriverError, LaunchShape, Program, Transfer};
 use perigee_emulator::case;
 use perigee_emulator::machine::{Asynchrony, Kernel, Launch, Machine, Module, Options, Report};
 
-use crate::compilations::Compilations;
+use super::compilations::Compilations;
 
 /// Devices in one address space.
-pub(crate) struct Node {
-    pub(crate) machine: Machine,
+struct Node {
+    machine: Machine,
     queues: Vec<Queue>,
     /// What the vendor's products do to what is right; `None`: they have not been asked for.
     vendor: Option<Change>,
@@ -54,15 +54,20 @@ enum Command {
 }
 
 /// What a product of the vendor does to what is right.
-pub(crate) type Change = fn(&mut [f32]);
+pub type Change = fn(&mut [f32]);
 
 /// Commands that a graph has recorded.
-pub(crate) struct Recorded(Vec<Command>);
+pub struct Recorded(Vec<Command>);
 
 impl Recorded {
-    pub(crate) fn len(&self) -> usize {
+    /// Number of launches and products.
+    pub fn num_launches(&self) -> usize {
         self.0.len()
     }
+}
+
+fn locked(node: &Mutex<Node>) -> MutexGuard<'_, Node> {
+    node.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Node {
@@ -199,22 +204,24 @@ impl Node {
     }
 }
 
-/// A device of a [`Node`].
-pub(crate) struct Emulator {
-    pub(crate) node: Arc<Mutex<Node>>,
+/// A device of a machine.
+pub struct EmulatedDevice {
+    node: Arc<Mutex<Node>>,
     device: usize,
     arch: Arch,
-    compilations: &'static Compilations,
+    compilations: Arc<Compilations>,
+    /// What the memory plan is told.
+    pub free_bytes: u64,
     next: u64,
     recording: Option<Vec<Command>>,
 }
 
 /// A program, parsed when a kernel of it is first launched: a test loads all of a backend's and launches some.
-pub(crate) struct Loaded(Program, OnceLock<Module>);
+pub struct Loaded(Program, OnceLock<Module>);
 
 /// A kernel, lowered when it is first launched. Beside it the most dynamic shared memory of its launches.
 #[derive(Clone)]
-pub(crate) struct Entry(Arc<(Arc<Loaded>, String, OnceLock<Kernel>)>, u32);
+pub struct Entry(Arc<(Arc<Loaded>, String, OnceLock<Kernel>)>, u32);
 
 impl Entry {
     fn kernel(
@@ -232,7 +239,7 @@ impl Entry {
             Some(module) => module,
             None => {
                 let ptx = compilations.parsed(program).map_err(|text| error("nvrtcCompileProgram", text))?;
-                module.get_or_init(|| node.lock().unwrap().machine.load_parsed(device, &ptx))
+                module.get_or_init(|| locked(node).machine.load_parsed(device, &ptx))
             }
         };
         let lowered = module.kernel(name).map_err(|text| error("cuModuleGetFunction", text))?;
@@ -240,33 +247,44 @@ impl Entry {
     }
 }
 
-impl Emulator {
-    /// The devices of a new node; `None` without NVRTC.
-    pub(crate) fn of_node(devices: usize, arch: Arch, seed: Option<u64>) -> Option<Vec<Self>> {
-        let compilations = Compilations::shared()?;
+impl EmulatedDevice {
+    /// The devices of a new machine; with a seed, blocks and warps run in an order of its own and copies happen at random moments.
+    pub fn several(
+        devices: usize,
+        arch: Arch,
+        seed: Option<u64>,
+        compilations: &Arc<Compilations>,
+    ) -> Vec<Self> {
         let node = Arc::new(Mutex::new(Node::new(devices, seed)));
-        let device =
-            |device| Self { node: node.clone(), device, arch, compilations, next: 0, recording: None };
-        Some((0..devices).map(device).collect())
+        let device = |device| {
+            let (node, compilations) = (node.clone(), compilations.clone());
+            Self { node, device, arch, compilations, next: 0, recording: None, free_bytes: 4 << 30 }
+        };
+        (0..devices).map(device).collect()
+    }
+
+    /// Changes the options of later launches, of all devices of the machine.
+    pub fn set_options(&mut self, set: impl FnOnce(&mut Options)) {
+        set(&mut locked(&self.node).machine.options);
     }
 
     /// Lets the vendor's products be wrong.
-    pub(crate) fn change_vendor(&mut self, change: Change) {
-        self.node.lock().unwrap().vendor = Some(change);
+    pub fn change_vendor(&mut self, change: Change) {
+        locked(&self.node).vendor = Some(change);
     }
 
     /// What the last launch executed.
-    pub(crate) fn report(&self) -> Option<Report> {
-        self.node.lock().unwrap().queues[self.device].report.clone()
+    pub fn report(&self) -> Option<Report> {
+        locked(&self.node).queues[self.device].report.clone()
     }
 
     /// Lane instructions since the last call.
-    pub(crate) fn executed(&mut self) -> u64 {
-        mem::take(&mut self.node.lock().unwrap().queues[self.device].executed)
+    pub fn executed(&mut self) -> u64 {
+        mem::take(&mut locked(&self.node).queues[self.device].executed)
     }
 
     fn enqueue(&mut self, command: Command) -> Result<(), DriverError> {
-        self.node.lock().unwrap().enqueue(self.device, [command])
+        locked(&self.node).enqueue(self.device, [command])
     }
 
     fn refuse_while_recording(&self, call: &'static str) -> Result<(), DriverError> {
@@ -277,11 +295,11 @@ impl Emulator {
     }
 }
 
-pub(crate) fn error(call: &'static str, text: String) -> DriverError {
+fn error(call: &'static str, text: String) -> DriverError {
     DriverError { call, code: 700, text, fatal: true }
 }
 
-impl Driver for Emulator {
+impl Driver for EmulatedDevice {
     type Module = Arc<Loaded>;
     type Function = Entry;
     type Graph = Recorded;
@@ -299,7 +317,7 @@ impl Driver for Emulator {
     }
 
     fn free_bytes(&mut self) -> Result<u64, DriverError> {
-        Ok(4 << 30)
+        Ok(self.free_bytes)
     }
 
     fn arena_bytes(&self) -> usize {
@@ -308,7 +326,7 @@ impl Driver for Emulator {
 
     fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
         self.refuse_while_recording("cuMemAlloc")?;
-        Ok(self.node.lock().unwrap().machine.allocate(self.device, bytes as u64, 256))
+        Ok(locked(&self.node).machine.allocate(self.device, bytes as u64, 256))
     }
 
     fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError> {
@@ -330,7 +348,7 @@ impl Driver for Emulator {
     }
 
     fn finish(&mut self, transfer: Transfer, into: &mut Vec<u8>) -> Result<(), DriverError> {
-        let mut node = self.node.lock().unwrap();
+        let mut node = locked(&self.node);
         node.pump()?;
         while let Some((at, content)) = node.queues[self.device].downloads.pop_front() {
             if at == transfer {
@@ -359,7 +377,7 @@ impl Driver for Emulator {
         parameters: &[u8],
     ) -> Result<(), DriverError> {
         let declared = function.1;
-        let function = function.kernel(&self.node, self.device, self.compilations)?;
+        let function = function.kernel(&self.node, self.device, &self.compilations)?;
         if shape.shared_bytes > declared {
             let text = format!("{} bytes of shared memory, declared are {declared}", shape.shared_bytes);
             return Err(error("cuLaunchKernelEx", text));
@@ -403,17 +421,17 @@ impl Driver for Emulator {
 
     fn replay(&mut self, graph: &Recorded) -> Result<(), DriverError> {
         self.refuse_while_recording("cuGraphLaunch")?;
-        self.node.lock().unwrap().enqueue(self.device, graph.0.iter().cloned())
+        locked(&self.node).enqueue(self.device, graph.0.iter().cloned())
     }
 
     fn open_vendor(&mut self) -> Result<bool, DriverError> {
         self.refuse_while_recording("cublasLtCreate")?;
-        self.node.lock().unwrap().vendor.get_or_insert(|_| ());
+        locked(&self.node).vendor.get_or_insert(|_| ());
         Ok(true)
     }
 
     fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError> {
-        if self.node.lock().unwrap().vendor.is_none() {
+        if locked(&self.node).vendor.is_none() {
             let text = "the library is not open".into();
             return Err(DriverError { call: "cublasLtMatmul", code: 1, text, fatal: false });
         }
@@ -434,14 +452,14 @@ impl Driver for Emulator {
 
     fn begin_timing(&mut self) -> Result<(), DriverError> {
         self.refuse_while_recording("cuEventRecord")?;
-        self.node.lock().unwrap().queues[self.device].work = 0;
+        locked(&self.node).queues[self.device].work = 0;
         Ok(())
     }
 
     /// A nanosecond for a lane instruction: the same whenever a test runs.
     fn end_timing(&mut self) -> Result<Duration, DriverError> {
         self.refuse_while_recording("cuEventElapsedTime")?;
-        let mut node = self.node.lock().unwrap();
+        let mut node = locked(&self.node);
         node.pump()?;
         Ok(Duration::from_nanos(node.queues[self.device].work))
     }

@@ -1,4 +1,4 @@
-//! What NVRTC makes of programs, once for all tests of a run: a compiler's time is most of what tests of kernels take.
+//! What NVRTC makes of programs, once for all processes: a compiler's time is most of what tests of kernels take.
 //!
 //! Each test runs in a process of its own, so compiled programs are files, named after the program, the compiler and the code that
 //! checks what it gave. A process that finds a program locked by another one compiles one of the same architecture that nobody has
@@ -7,21 +7,22 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use perigee_cuda::{Arch, Compiler, Nvrtc, Program, kernels};
 use perigee_emulator::machine::Ptx;
 
-use crate::kernels::nvrtc;
-
 /// A compiled program that is within its limits.
-pub(crate) struct Code {
-    pub(crate) cubin: Vec<u8>,
-    pub(crate) ptx: String,
+#[derive(Debug)]
+pub struct Code {
+    /// For the device.
+    pub cubin: Vec<u8>,
+    /// For the emulator.
+    pub ptx: String,
 }
 
 /// The compiler, and what it has compiled.
-pub(crate) struct Compilations {
+pub struct Compilations {
     nvrtc: Nvrtc,
     identity: String,
     folder: PathBuf,
@@ -30,24 +31,19 @@ pub(crate) struct Compilations {
 }
 
 impl Compilations {
-    /// Those of this process; `None` where tests are skipped.
-    pub(crate) fn shared() -> Option<&'static Self> {
-        static SHARED: OnceLock<Option<Compilations>> = OnceLock::new();
-        let open = || {
-            let nvrtc = nvrtc(None)?;
-            let checks = [include_str!("../src/cuda/compiler.rs"), include_str!("../src/cuda/ptxas_log.rs")];
-            let identity = format!("{:?} {}", nvrtc.version(), blake3::hash(checks.concat().as_bytes()));
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled");
-            fs::create_dir_all(&folder).unwrap();
-            Some(Self { nvrtc, identity, folder, parsed: Mutex::default() })
-        };
-        SHARED.get_or_init(open).as_ref()
+    /// Those in a folder, which is made where it is not there. Errors say why it cannot be made.
+    pub fn open(nvrtc: Nvrtc, folder: &Path) -> Result<Self, String> {
+        let checks =
+            [include_str!("../../../src/cuda/compiler.rs"), include_str!("../../../src/cuda/ptxas_log.rs")];
+        let identity = format!("{:?} {}", nvrtc.version(), blake3::hash(checks.concat().as_bytes()));
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(Self { nvrtc, identity, folder: folder.to_owned(), parsed: Mutex::default() })
     }
 
     /// The parsed PTX of a program.
-    pub(crate) fn parsed(&self, program: &Program) -> Result<Arc<Ptx>, String> {
+    pub fn parsed(&self, program: &Program) -> Result<Arc<Ptx>, String> {
         let key = self.key(program);
-        let mut parsed = self.parsed.lock().unwrap();
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ptx) = parsed.get(&key) {
             return Ok(ptx.clone());
         }
@@ -57,13 +53,13 @@ impl Compilations {
     }
 
     /// The PTX of a program.
-    pub(crate) fn ptx(&self, program: &Program) -> Result<String, String> {
+    pub fn ptx(&self, program: &Program) -> Result<String, String> {
         self.obtain(program)?;
         fs::read_to_string(self.path(program, "ptx")).map_err(|e| e.to_string())
     }
 
     /// A program's machine code and PTX.
-    pub(crate) fn code(&self, program: &Program) -> Result<Code, String> {
+    pub fn code(&self, program: &Program) -> Result<Code, String> {
         let ptx = self.ptx(program)?;
         Ok(Code { cubin: fs::read(self.path(program, "cubin")).map_err(|e| e.to_string())?, ptx })
     }
