@@ -6,19 +6,19 @@ use perigee::boot::engine::start_on;
 use perigee::boot::equipped::Equipped;
 use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots};
-use perigee_cuda::{Arch, Buffer, CudaBackend, Stream};
+use perigee_cuda::{Arch, Buffer, CudaBackend, Program, Stream};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation;
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
-use perigee_ops::{Activations, Backend, CacheDType, ContextSplit, Parallelism};
+use perigee_ops::{Activations, AttentionForm, Backend, CacheDType, ContextSplit, Parallelism};
 use perigee_telemetry::Metrics;
 
-use super::TestDriver;
+use super::{Counts, TestDriver};
 use crate::eagle3;
 use crate::engine::{Reply, finish, options, prompt, request, run_all, runtime};
-use crate::golden::{golden_folder, load_folder};
+use crate::golden::{golden_folder, load_folder, step};
 use crate::mtp;
 use crate::ranks;
 
@@ -168,17 +168,19 @@ fn run(world: usize, arch: Arch, seed: Option<u64>, races: bool, columns: usize,
     let Some(mut ranks) = Ranks::new(world, arch, seed, columns, 24) else { return false };
     ranks.set_options(races, seed.is_some_and(|seed| seed % 2 == 1));
     let mut rng = fastrand::Rng::with_seed(seed.unwrap_or(0));
-    let mut sums = Vec::new();
-    for (at, num_rows) in sizes.iter().enumerate() {
-        let shots = if rng.bool() { Shots::One } else { Shots::Two };
-        let sum = ranks.sum(&mut rng, *num_rows, at % 3 != 0, at % 4 != 3);
-        ranks.launch(&sum, shots);
-        sums.push((
-            sum,
-            format!("{arch}, {world} ranks, seed {seed:?}, sum {at} of {num_rows} rows, {shots:?}"),
-        ));
-    }
-    for (sum, about) in &sums {
+    // What they need first: the launches then have nothing between them that all devices come to.
+    let sums: Vec<_> = (0..)
+        .zip(sizes)
+        .map(|(at, num_rows)| {
+            let shots = if rng.bool() { Shots::One } else { Shots::Two };
+            let sum = ranks.sum(&mut rng, *num_rows, at % 3 != 0, at % 4 != 3);
+            let about =
+                format!("{arch}, {world} ranks, seed {seed:?}, sum {at} of {num_rows} rows, {shots:?}");
+            (sum, shots, about)
+        })
+        .collect();
+    sums.iter().for_each(|(sum, shots, _)| ranks.launch(sum, *shots));
+    for (sum, _, about) in &sums {
         ranks.check(sum, about);
     }
     let num_sums = ranks.states()[0].epoch;
@@ -203,6 +205,59 @@ fn sums_go_by_rank_to_the_bit() {
     }
     // Whole rows of the family: every thread has columns, some of them three times.
     run(4, Arch::Sm90a, Some(77), false, 7168, &[1, 6, 2]);
+}
+
+/// The same in ten thousand orders: minutes, for who changes the protocol.
+#[test]
+#[ignore = "a measurement of minutes"]
+fn sums_go_by_rank_in_ten_thousand_orders() {
+    let kinds = [(Arch::Sm80, 2), (Arch::Sm90a, 4), (Arch::Sm100a, 8), (Arch::Sm120a, 4)];
+    for seed in 0..10_000 {
+        let (arch, world) = kinds[seed as usize % kinds.len()];
+        let rows = 1 + seed as usize % 5;
+        assert!(run(world, arch, Some(1000 + seed), seed % 8 == 1, 64, &[rows, 1, 3, rows + 7, 2]));
+    }
+}
+
+/// Faults in the protocol, one at a time: each is found, as a race, as a wait that does not end or as a wrong sum.
+#[test]
+fn faults_of_the_protocol_are_found() {
+    const ALL_FOUR: &str =
+        "while (words.x == EMPTY || words.y == EMPTY || words.z == EMPTY || words.w == EMPTY) {";
+    let plants: [(&str, &[(&str, &str)]); 5] = [
+        // A reader that takes what it finds without looking whether it has come.
+        ("does not wait", &[(ALL_FOUR, "while (false) {")]),
+        // The next but one sum finds what this one left.
+        ("places are not emptied", &[("    put(at, make_uint4(EMPTY, EMPTY, EMPTY, EMPTY));\n", "")]),
+        // A rank that is ahead overwrites what another one has not read.
+        ("one generation", &[("epoch % 2 *", "epoch % 1 *"), ("(epoch % 2)", "(epoch % 1)")]),
+        ("-0 is sent", &[("return bits == EMPTY ? 0 : bits;", "return bits;")]),
+        ("weak stores", &[("st.relaxed.sys.global.v4.u32", "st.global.v4.u32")]),
+    ];
+    for (name, changes) in plants {
+        let found = (1..=12).any(|seed| {
+            let Some(mut ranks) = Ranks::new(3, Arch::Sm90a, Some(seed), 64, 24) else { return true };
+            let mut program = Program::new(&all_reduce::KERNEL, Arch::Sm90a).unwrap();
+            for (right, wrong) in changes {
+                assert!(program.text.contains(right), "{name}: {right}");
+                program.text = program.text.replace(right, wrong);
+            }
+            ranks.streams.iter_mut().for_each(|stream| stream.load_program(&program).unwrap());
+            ranks.set_options(seed % 2 == 0, seed % 2 == 1);
+            let run = std::panic::AssertUnwindSafe(|| {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let sums: Vec<_> =
+                    (0..8).map(|at| ranks.sum(&mut rng, [3, 5, 9][at % 3], true, true)).collect();
+                for (at, sum) in sums.iter().enumerate() {
+                    ranks.launch(sum, if at % 4 < 2 { Shots::One } else { Shots::Two });
+                }
+                sums.iter().for_each(|sum| ranks.check(sum, name));
+                assert!(ranks.states().iter().all(|state| state.failed == 0), "{name}: a wait");
+            });
+            std::panic::catch_unwind(run).is_err()
+        });
+        assert!(found, "{name} is not found");
+    }
 }
 
 /// A rank that never comes: the wait ends, says for whom it was, and no later one waits again.
@@ -329,4 +384,28 @@ fn drafts_of_devices_that_share_a_model_match() {
     }
     eagle3::check(|| group(2, Arch::Sm90a, None, Activations::F32).unwrap(), &eagle3::DRAFTS);
     mtp::check(|| group(2, Arch::Sm120a, None, Activations::F32).unwrap());
+}
+
+/// What a recorded step of ranks is: two sums a layer and one for the table, in one replay; what the host does for it is what it does for
+/// one device, and asking whether all waits have ended.
+#[test]
+fn a_recorded_step_of_ranks_has_two_exchanges_a_layer() {
+    let Some(drivers) = TestDriver::several(2, Arch::Sm90a, None) else { return };
+    let counts: Vec<_> = drivers.iter().map(|driver| driver.counts.clone()).collect();
+    let ranks = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::Bf16).unwrap());
+    let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
+    let group = Group::with(ranks.collect(), parallelism).unwrap();
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::Bf16);
+    let decode = |model: &mut _, at: u32| step(model, &[7 + at], at as usize, AttentionForm::Absorbed);
+    (0..3).for_each(|at| drop(decode(&mut model, at)));
+    let before: Vec<Counts> = counts.iter().map(|counts| *counts.lock().unwrap()).collect();
+    decode(&mut model, 3);
+    for (counts, before) in counts.iter().zip(before) {
+        let after = *counts.lock().unwrap();
+        // Three layers of eleven launches and two sums, a dense one of one launch less; the table with its sum, and the first norm.
+        assert!(matches!(after.recorded, 0 | 41), "{} launches are recorded", after.recorded);
+        assert_eq!(after.replays - before.replays, 1);
+        assert_eq!(after.uploads - before.uploads, 1, "the plan");
+        assert_eq!(after.allocations, before.allocations);
+    }
 }

@@ -169,6 +169,13 @@ impl<D: Driver> Rank for CudaBackend<D> {
         self.share = share;
     }
 
+    fn exchange_bytes(&self, shape: &ModelShape, capacity: &Capacity, world: usize) -> u64 {
+        let rows = capacity.max_tokens.max(crate::step::padded(capacity.max_tokens));
+        let board = sampler_shards::board_bytes(world, sampler_shards::board_rows(capacity.max_logits_rows));
+        let layout = Layout::new(world, shape.hidden_size, capacity.max_tokens);
+        (layout.bytes() + board + 4 * rows * shape.hidden_size) as u64
+    }
+
     fn load_expert_range(
         &mut self,
         experts: &[ExpertMatrices<'_>],

@@ -25,6 +25,11 @@ pub trait Rank: Backend {
     /// Becomes one of several ranks, before anything is loaded.
     fn join(&mut self, _share: Share) {}
 
+    /// Bytes of a rank's workspace for what `world` ranks exchange, beside those of a lone backend.
+    fn exchange_bytes(&self, _shape: &ModelShape, _capacity: &Capacity, _world: usize) -> u64 {
+        0
+    }
+
     /// Uploads a range of a layer's routed experts; `first` is the number of the first one.
     fn load_expert_range(
         &mut self,
@@ -273,6 +278,7 @@ impl<B: Rank> Backend for Group<B> {
             }
         };
         workspace_bytes += (world - 1) * 4 * copies as u64;
+        workspace_bytes += world * locked(&self.ranks[0]).exchange_bytes(shape, capacity, world as usize);
         MemoryNeeds { workspace_bytes, cache_bytes }
     }
 
