@@ -59,6 +59,8 @@ pub(crate) struct TestDriver {
     pub(crate) counts: Arc<Mutex<Counts>>,
     /// Whether the last call enqueued a kernel, behind which a device may begin the next launch early.
     behind_kernel: bool,
+    /// What is done to programs before they are loaded.
+    pub(crate) plant: Option<fn(&mut Program)>,
 }
 
 enum Device {
@@ -84,12 +86,12 @@ impl TestDriver {
             }
             true => Device::Gpu(Box::new(gpu())),
         };
-        Some(Self { device, counts: Arc::default(), behind_kernel: false })
+        Some(Self { device, counts: Arc::default(), behind_kernel: false, plant: None })
     }
 
     /// Devices of one machine, which run side by side; `None` without NVRTC. On a GPU they are streams of it.
     pub(crate) fn several(devices: usize, arch: Arch, seed: Option<u64>) -> Option<Vec<Self>> {
-        let on = |device| Self { device, counts: Arc::default(), behind_kernel: false };
+        let on = |device| Self { device, counts: Arc::default(), behind_kernel: false, plant: None };
         if on_gpu() {
             return Some((0..devices).map(|_| on(Device::Gpu(Box::new(gpu())))).collect());
         }
@@ -229,6 +231,11 @@ impl Driver for TestDriver {
     fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
         self.behind_kernel = false;
         self.count(|counts| counts.loads += 1);
+        let mut program = program.clone();
+        if let Some(plant) = self.plant {
+            plant(&mut program);
+        }
+        let program = &program;
         match &mut self.device {
             Device::Emulated(device) => device.load(program).map(Of::Emulated),
             Device::Gpu(device) => device.load(program).map(Of::Gpu),

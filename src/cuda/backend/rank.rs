@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{CudaBackend, Experts, KvUp, Workspace};
 use crate::driver::{Driver, DriverError, Transfer};
-use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation};
+use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots};
 use crate::kernels::embed;
 use crate::kernels::sampler_shards::{self, Board};
 use crate::sampler::Sampler;
@@ -70,6 +70,11 @@ impl Peers {
         let mut bytes = Vec::with_capacity(size_of::<LinkState>());
         stream.driver().finish(transfer, &mut bytes)?;
         let state: LinkState = bytemuck::pod_read_unaligned(&bytes);
+        self.ended(state)
+    }
+
+    /// Errors: a wait did not end.
+    fn ended(&self, state: LinkState) -> Result<(), OpError> {
         match state.failed {
             0 => Ok(()),
             failed => {
@@ -80,9 +85,14 @@ impl Peers {
                      does not answer",
                     Operation::name(failed - 1),
                 );
-                Err(DriverError { call: "wait", code: 0, text, fatal: true }.into())
+                Err(failure(text))
             }
         }
+    }
+
+    /// All ranks are here when it returns.
+    fn meet(&self) -> Result<(), OpError> {
+        self.member.exchange_words("links", &[], |_, _| ())
     }
 
     /// A row of the logits of all ranks, from this one's part.
@@ -151,10 +161,82 @@ impl<D: Driver> CudaBackend<D> {
     }
 }
 
+/// Rows of the sums that links are verified with, and how many of one row are timed.
+const VERIFIED_ROWS: usize = 32;
+const TIMED_SUMS: u32 = 64;
+
+/// What `rank` gives to element `at` of a verified sum: three bits of the sum, so that a wrong one says whose is missing.
+fn given(rank: usize, at: usize) -> u32 {
+    (1 + (at * 5 + rank * 3) as u32 % 7) << (3 * rank)
+}
+
+impl<D: Driver> CudaBackend<D> {
+    /// Sums of known numbers in both kinds, as steps compute them, and the time of one of one row. Errors: a link that loses or changes
+    /// what a rank stores.
+    fn verify_links(&mut self, w: &Workspace<D>, rows: usize) -> Result<(), OpError> {
+        let Some(peers) = &w.peers else { return Ok(()) };
+        let (rank, world) = (self.share.rank, self.share.world);
+        let (columns, hidden) = (w.shape.hidden_size, w.activations.hidden);
+        let rows = rows.min(VERIFIED_ROWS);
+        let values: Vec<f32> = (0..rows * columns).map(|at| given(rank, at) as f32).collect();
+        self.stream.upload(peers.partial.address, bytemuck::cast_slice(&values))?;
+        let sum = all_reduce::Rows {
+            partial: peers.partial.address,
+            hidden: hidden.address,
+            adds: false,
+            gain: 0,
+            normed: 0,
+            rounded: 0,
+            eps: 0.0,
+        };
+        let add = |backend: &mut Self, shots: Shots, rows: usize| {
+            let (link, layout) = (&peers.link, &peers.layout);
+            all_reduce::launch(&mut backend.stream, link, layout, shots, Operation::Links, rows, &sum)
+        };
+        for shots in [Shots::One, Shots::Two] {
+            self.stream.driver().zero(hidden.address, 4 * rows * columns)?;
+            add(self, shots, rows)?;
+            peers.meet()?;
+            let sums = self.stream.read::<f32>(hidden.address, rows * columns)?;
+            peers.ended(self.stream.read::<LinkState>(peers.link.state, 1)?[0])?;
+            for (at, sum) in sums.into_iter().enumerate() {
+                let digit = |rank: usize| sum as u32 >> (3 * rank) & 7;
+                if let Some(other) =
+                    (0..world).find(|other| digit(*other) != given(*other, at) >> (3 * other))
+                {
+                    return Err(failure(format!(
+                        "what rank {other} has stored for rank {rank} has not arrived as it was: {sum} in place {at} of a sum of {world} \
+                         ranks; an IOMMU or ACS between the GPUs does that, switch both off or start the kernel with iommu=pt"
+                    )));
+                }
+            }
+            peers.meet()?;
+        }
+        self.stream.driver().begin_timing()?;
+        (0..TIMED_SUMS).try_for_each(|_| add(self, Shots::One, 1))?;
+        peers.meet()?;
+        let micros = self.stream.driver().end_timing()?.as_secs_f64() * 1e6 / f64::from(TIMED_SUMS);
+        if rank == 0 {
+            let (micros, bytes) = (format!("{micros:.1}"), 4 * columns);
+            tracing::info!(
+                ranks = world,
+                bytes,
+                micros,
+                "links verified: sums of all ranks arrive whole, one row takes so long"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn failure(text: String) -> OpError {
+    DriverError { call: "ranks", code: 0, text, fatal: true }.into()
+}
+
 /// Errors: more ranks than kernels have room for, and splits that they do not have.
 fn check(member: &Member) -> Result<(), OpError> {
     let world = member.share().world;
-    let refuse = |text: String| Err(DriverError { call: "ranks", code: 0, text, fatal: true }.into());
+    let refuse = |text: String| Err(failure(text));
     if world > MAX_RANKS {
         return refuse(format!("{world} ranks (device.ranks), and the limit is {MAX_RANKS}"));
     }
@@ -234,7 +316,9 @@ impl<D: Driver> Rank for CudaBackend<D> {
         let board = Board { link, offset: layout.bytes() as u64, rounds, rows: board_rows };
         let (vocab, asked) = (shape.vocab_size, VecDeque::new());
         let peers = Peers { link, layout, partial, ids, vocab, board, member, asked };
-        self.workspace(&own, capacity, rope, Some(peers))
+        let workspace = self.workspace(&own, capacity, rope, Some(peers))?;
+        self.verify_links(&workspace, capacity.max_tokens)?;
+        Ok(workspace)
     }
 
     fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {

@@ -69,13 +69,20 @@ pub enum Operation {
     Ffn,
     /// The choice of tokens.
     Sample,
+    /// The check of the links.
+    Links,
 }
 
 impl Operation {
     /// Its name in messages, by its number.
     pub fn name(number: u32) -> &'static str {
-        const NAMES: [&str; 4] =
-            ["the embedding", "the sum behind attention", "the sum behind an FFN", "the choice of tokens"];
+        const NAMES: [&str; 5] = [
+            "the embedding",
+            "the sum behind attention",
+            "the sum behind an FFN",
+            "the choice of tokens",
+            "the check of the links",
+        ];
         NAMES.get(number as usize).copied().unwrap_or("an unknown operation")
     }
 }
