@@ -9,6 +9,7 @@
 mod attention;
 mod bits;
 mod code;
+mod exchange;
 mod pipes;
 mod products;
 mod prompts;
@@ -44,6 +45,7 @@ experiments! {
     pipe_rates => pipes::run;
     cold_code => code::run;
     expand_blocks => prompts::run;
+    exchange_of_two_ranks => exchange::run;
 }
 
 /// What the experiments compile beside the kernels that ship.

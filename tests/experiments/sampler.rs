@@ -6,7 +6,7 @@ use perigee_cuda::kernels::sampler::{self, DrawParams, Outcome, Row};
 
 use super::{device, edited, micros, on_gpu};
 
-const LOOP: &str = "for (u32 id = threadIdx.x; id < vocab; id += THREADS) {";
+const LOOP: &str = "for (u32 at = threadIdx.x; at < ids; at += THREADS) {";
 
 /// Loops in turns of eight, over rows that do not overlap, with the row's parameters in registers.
 pub(super) fn program() -> Program {
