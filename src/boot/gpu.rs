@@ -38,6 +38,8 @@ pub struct Gpu {
     cuda_version: (u32, u32),
     kernels: perigee_cuda::Config,
     arithmetic: Activations,
+    /// How long a device waits for another one.
+    wait: Option<Duration>,
 }
 
 /// Reason why no GPU can be used.
@@ -142,7 +144,12 @@ impl Gpu {
         if others.len() + 1 < ranks {
             return Err(GpuError::TooFew { ranks, found: others.len() + 1, names: names.join(", ") });
         }
-        Ok(Self { device, others, cuda_version: version, kernels: kernels.clone(), arithmetic })
+        Ok(Self { device, others, cuda_version: version, kernels: kernels.clone(), arithmetic, wait: None })
+    }
+
+    /// Devices that wait so long for each other.
+    pub(crate) fn waiting(self, wait: Duration) -> Self {
+        Self { wait: Some(wait), ..self }
     }
 
     /// Number of devices.
@@ -231,6 +238,9 @@ impl Gpu {
             }
             if let Some(table) = &table {
                 backend.set_choices(Choices::of(table));
+            }
+            if let Some(wait) = self.wait {
+                backend.set_wait(wait);
             }
             backends.push(backend);
         }

@@ -1,11 +1,13 @@
 //! How ranks share a model.
 
+use std::time::Duration;
+
 use perigee_ops::{AttentionExchange, ContextSplit, Parallelism};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What the ranks of device.ranks hold. All of them cut heads, the vocabulary, and the inner units of dense and shared FFNs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelConfig {
     /// Ranks that the cached tokens of a sequence are divided among: as many as device.ranks = each rank has a part of every block,
@@ -20,6 +22,20 @@ pub struct ParallelConfig {
     /// space; heads = those of the heads, a third of the bytes, where every rank also holds W_UK and W_UV of all heads (0.8 GB of
     /// Kimi K2) and takes all heads into the latent space and out of it. auto = latents. Results differ by rounding.
     pub attention_exchange: AttentionExchangeChoice,
+    /// Seconds that a GPU waits for another one in an exchange before the engine ends with the reason: which rank, which exchange. Longer:
+    /// a GPU that hangs is noticed later. Shorter: one that is only late, as after a long prompt on one GPU alone, ends the engine.
+    pub wait_seconds: f64,
+}
+
+impl Default for ParallelConfig {
+    fn default() -> Self {
+        Self {
+            context: 0,
+            expert: 0,
+            attention_exchange: AttentionExchangeChoice::default(),
+            wait_seconds: 10.0,
+        }
+    }
 }
 
 /// What ranks exchange while decoding.
@@ -39,6 +55,9 @@ impl ParallelConfig {
     /// Problems with so many ranks, of GPUs alone or not, as (key, limit).
     pub fn validate(&self, ranks: usize, on_gpus: bool) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
+        if !(1.0..=600.0).contains(&self.wait_seconds) {
+            problems.push(("wait_seconds", "must be from 1 to 600".into()));
+        }
         if on_gpus && ranks > 1 {
             let one = "must be 0 or 1 with device.backend = cuda";
             if self.context > 1 {
@@ -56,6 +75,11 @@ impl ParallelConfig {
             problems.push(("expert", format!("must divide device.ranks ({ranks}), or be 0")));
         }
         problems
+    }
+
+    /// How long a GPU waits for another one.
+    pub fn wait(&self) -> Duration {
+        Duration::from_secs_f64(self.wait_seconds)
     }
 
     /// Whether the cached tokens of a sequence are divided.

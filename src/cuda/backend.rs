@@ -15,6 +15,7 @@ mod projection;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use buffers::{Buffers, MOE_ROWS, Values};
 use projection::{Experts, Projection};
@@ -79,8 +80,9 @@ pub struct CudaBackend<D: Driver> {
     unpacked: Buffer,
     /// Whether launches are being recorded.
     is_recording: bool,
-    /// Which of how many ranks this is.
+    /// Which of how many ranks this is, and how long it waits for the others.
     share: Share,
+    wait: Duration,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -197,6 +199,7 @@ impl<D: Driver> CudaBackend<D> {
             unpacked: Buffer::NONE,
             is_recording: false,
             share: Share { rank: 0, world: 1 },
+            wait: rank::WAIT,
             host: Vec::new(),
         })
     }
@@ -205,6 +208,11 @@ impl<D: Driver> CudaBackend<D> {
     /// step keeps what it was recorded with.
     pub fn set_choices(&mut self, choices: Choices) {
         self.choices = choices;
+    }
+
+    /// Sets how long a rank waits for the others before a step ends with an error. Before the workspace is allocated.
+    pub fn set_wait(&mut self, wait: Duration) {
+        self.wait = wait;
     }
 
     /// Lets kernels of steps with few rows bring weights of those behind them into the second cache, where the device can. Before the

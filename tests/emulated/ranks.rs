@@ -1,6 +1,7 @@
 //! What ranks exchange on devices that run side by side: sums in the order of the ranks, to the bit, whichever device is ahead.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use perigee::boot::engine::start_on;
 use perigee::boot::equipped::Equipped;
@@ -9,6 +10,7 @@ use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation
 use perigee_cuda::{Arch, Buffer, CudaBackend, Program, Stream};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation;
+use perigee_engine::scheduler::FinishReason;
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
@@ -216,6 +218,9 @@ fn sums_go_by_rank_in_ten_thousand_orders() {
         let (arch, world) = kinds[seed as usize % kinds.len()];
         let rows = 1 + seed as usize % 5;
         assert!(run(world, arch, Some(1000 + seed), seed % 8 == 1, 64, &[rows, 1, 3, rows + 7, 2]));
+        if seed % 500 == 499 {
+            println!("{} orders", seed + 1);
+        }
     }
 }
 
@@ -437,4 +442,42 @@ fn a_link_that_loses_words_is_found_at_the_start() {
         start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).map(drop).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("what rank 1 has stored for rank 0 has not arrived as it was"), "{text}");
+}
+
+/// A rank that stops to give in the middle of a reply: the other one's wait ends, the request ends with an error, and the engine ends and
+/// says which rank did not answer in which exchange.
+#[test]
+fn a_rank_that_stops_ends_the_engine_with_its_name() {
+    if on_gpu() {
+        return;
+    }
+    let Some(mut drivers) = TestDriver::several(2, Arch::Sm90a, None) else { return };
+    // The check of the links and the warm-up take a hundred sums.
+    drivers[1].plant = Some(|program| {
+        let begin = "    const u32 epoch = begin_sum(params);\n";
+        assert!(program.kernel != "all_reduce" || program.text.matches(begin).count() == 2);
+        let stop = format!("{begin}    if (epoch > 200) {{\n        return;\n    }}\n");
+        program.text = program.text.replace(begin, &stop);
+    });
+    let backend = |driver| {
+        let mut backend = CudaBackend::new(driver, Activations::F32).unwrap();
+        // A tick: a million instructions of a warp.
+        backend.set_wait(Duration::from_millis(2));
+        backend
+    };
+    let equipped = Equipped::gpu_ranks(drivers.into_iter().map(backend).collect()).unwrap();
+    let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut options = options();
+    (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (1, 16);
+    options.scheduler.max_model_len = 256;
+    options.num_blocks = 32;
+    let metrics = Arc::new(Metrics::new("golden", true));
+    let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+    let params = SamplingParams { temperature: 0.0, max_tokens: 60, ..Default::default() };
+    let reply = runtime().block_on(run_all(&engine.handle, vec![request(&prompt(8, 1), params)])).remove(0);
+    assert_eq!(reply.finish, FinishReason::Error, "{} tokens", reply.tokens.len());
+    let reason = engine.thread.join().unwrap().unwrap_err();
+    assert!(reason.contains("for rank 1 in the sum behind") && reason.contains("exchange 2"), "{reason}");
+    assert!(!engine.handle.snapshot().alive);
 }

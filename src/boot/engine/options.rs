@@ -181,7 +181,8 @@ fn choose_gpu(settings: &Settings, found: Result<Gpu, GpuError>) -> Result<Gpu, 
 
 /// The GPU that `device.backend = cuda` runs a network on, and `auto` tries.
 pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
-    Gpu::find(&settings.kernels, activations(settings, blueprint), settings.device.ranks)
+    let gpu = Gpu::find(&settings.kernels, activations(settings, blueprint), settings.device.ranks)?;
+    Ok(gpu.waiting(settings.parallel.wait()))
 }
 
 /// Type of the activations: the setting, or by the size of the network.

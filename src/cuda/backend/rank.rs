@@ -32,6 +32,8 @@ pub(super) struct Peers {
     vocab: usize,
     board: Board,
     member: Member,
+    /// How long it waits.
+    wait: Duration,
     /// Downloads of the [`LinkState`] behind each call of `sample`.
     asked: VecDeque<(Ticket, Transfer)>,
 }
@@ -79,7 +81,7 @@ impl Peers {
             0 => Ok(()),
             failed => {
                 let (rank, peer, at) = (self.link.rank, state.peer, state.at);
-                let seconds = PATIENCE.as_secs();
+                let seconds = self.wait.as_secs_f64();
                 let text = format!(
                     "rank {rank} has waited {seconds} s for rank {peer} in {}, exchange {at}: the device of rank {peer} or the link to it \
                      does not answer",
@@ -103,8 +105,8 @@ impl Peers {
     }
 }
 
-/// How long a rank waits for another one before the step ends with an error.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a rank waits for another one before the step ends with an error, unless the operator says otherwise.
+pub(super) const WAIT: Duration = Duration::from_secs(10);
 
 impl<D: Driver> CudaBackend<D> {
     /// `hidden += sum over ranks of their parts`, and with `gain` `normed = norm(hidden)`.
@@ -308,14 +310,14 @@ impl<D: Driver> Rank for CudaBackend<D> {
             state: state.address,
             world: share.world as u32,
             rank: share.rank as u32,
-            patience: all_reduce::ticks(PATIENCE),
+            patience: all_reduce::ticks(self.wait),
             padding: 0,
         };
         let ids = share.of(shape.vocab_size, 1);
         let own = own_shape(shape, share);
         let board = Board { link, offset: layout.bytes() as u64, rounds, rows: board_rows };
         let (vocab, asked) = (shape.vocab_size, VecDeque::new());
-        let peers = Peers { link, layout, partial, ids, vocab, board, member, asked };
+        let peers = Peers { link, layout, partial, ids, vocab, board, member, wait: self.wait, asked };
         let workspace = self.workspace(&own, capacity, rope, Some(peers))?;
         self.verify_links(&workspace, capacity.max_tokens)?;
         Ok(workspace)
