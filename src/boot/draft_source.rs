@@ -60,10 +60,20 @@ impl DraftSource {
         }
     }
 
-    /// Bytes of the weights.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Bytes of the weights on all of `ranks` together: every rank has an Eagle3 draft whole, but for its part of the table and of a
+    /// head of the whole vocabulary; a prediction layer is divided.
+    pub(super) fn bytes(&self, ranks: usize) -> u64 {
         match self {
-            Self::Eagle3 { files, blueprint } => DraftTensors::take(files, blueprint).bytes,
+            Self::Eagle3 { files, blueprint } => {
+                let is_divided = |name: &str| {
+                    let head = blueprint.draft_vocab_size == blueprint.vocab_size && name.contains("lm_head");
+                    name.contains("embed_tokens") || head
+                };
+                let divided = files.tensors().filter(|(name, _)| is_divided(name));
+                let divided: u64 = divided.map(|(_, tensor)| tensor.bytes.len() as u64).sum();
+                let all = DraftTensors::take(files, blueprint).bytes;
+                all + (ranks as u64 - 1) * all.saturating_sub(divided)
+            }
             Self::Mtp(layer) => layer.bytes(),
         }
     }
@@ -115,5 +125,23 @@ impl DraftSource {
                 Ok(Drafter::Mtp(Box::new(draft)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The embedded draft has a table and a head of the whole vocabulary of its own: they are divided, the rest is on every rank.
+    #[test]
+    fn a_draft_is_whole_on_every_rank_but_for_its_table_and_head() {
+        let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
+        let target = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+        let config = speculation::Config::default();
+        let draft = DraftSource::open(&config, &checkpoint, &target, target.rms_norm_eps).unwrap().unwrap();
+        let [one, two, four] = [1, 2, 4].map(|ranks| draft.bytes(ranks));
+        let whole = two - one;
+        assert!(whole > 0 && whole <= one, "{whole} of {one}");
+        assert_eq!(four - one, 3 * whole);
     }
 }

@@ -15,6 +15,8 @@ pub struct Equipped<B: Backend> {
     pub(super) backend: B,
     /// Element type of the cache unless the settings name another.
     pub(super) cache_dtype: CacheDType,
+    /// Number of ranks that share the model.
+    pub(super) ranks: usize,
     /// Bytes of the devices' memory; 0: it is the host's.
     pub(super) device_bytes: u64,
     /// How the backend wants the weights, and where it reports them.
@@ -24,7 +26,7 @@ pub struct Equipped<B: Backend> {
 impl<B: Backend> Equipped<B> {
     /// Only the backend, with a cache of `cache_dtype` unless the settings name another.
     pub fn new(backend: B, cache_dtype: CacheDType) -> Self {
-        Self { backend, cache_dtype, device_bytes: 0, uploads: Uploads::default() }
+        Self { backend, cache_dtype, ranks: 1, device_bytes: 0, uploads: Uploads::default() }
     }
 
     /// On devices with so much memory together.
@@ -62,7 +64,7 @@ impl Equipped<Group<CpuBackend>> {
         parallelism: Parallelism,
     ) -> Result<Self, OpError> {
         let backend = Group::with((0..ranks).map(|_| CpuBackend::new(each)).collect(), parallelism)?;
-        Ok(Self::new(backend, cache_dtype_beside(each.activations)))
+        Ok(Self { ranks, ..Self::new(backend, cache_dtype_beside(each.activations)) })
     }
 }
 
@@ -78,6 +80,7 @@ impl<D: Driver> Equipped<Group<CudaBackend<D>>> {
     /// Devices that share a model: every one has all cached tokens, for its own heads, and a part of every expert.
     pub fn gpu_ranks(backends: Vec<CudaBackend<D>>) -> Result<Self, OpError> {
         let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
-        Ok(Self::new(Group::with(backends, parallelism)?, CacheDType::Bf16))
+        let ranks = backends.len();
+        Ok(Self { ranks, ..Self::new(Group::with(backends, parallelism)?, CacheDType::Bf16) })
     }
 }

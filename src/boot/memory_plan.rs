@@ -34,13 +34,13 @@ impl Memory {
         }
     }
 
-    /// Free memory of a device: recorded graphs and what allocations lose to their granularity are set aside. Of the
-    /// device's whole memory a share of `utilization` may be in use, by whomever.
-    pub fn device(free_bytes: u64, whole_bytes: u64, utilization: f64) -> Self {
+    /// Free memory of `count` devices together: on each, recorded graphs and what allocations lose to their granularity are set
+    /// aside. Of the devices' whole memory a share of `utilization` may be in use, by whomever.
+    pub fn devices(count: usize, free_bytes: u64, whole_bytes: u64, utilization: f64) -> Self {
         let kept_free = (whole_bytes as f64 * (1.0 - utilization)).round() as u64;
         Self {
             available_bytes: free_bytes.saturating_sub(kept_free),
-            process_bytes: 1 << 30,
+            process_bytes: (count as u64) << 30,
             auto_share: 1.0,
             auto_limit: u64::MAX,
             is_host: false,
@@ -342,7 +342,7 @@ mod tests {
             assert!(message(&|p| p.host_tier_bytes = bytes).contains("kv_cache.host_bytes"));
         }
         let on_device = |p: &mut PlanInput<'_>| {
-            (p.memory, p.host_tier_bytes) = (Memory::device(4 << 30, 4 << 30, 1.0), 5 << 30)
+            (p.memory, p.host_tier_bytes) = (Memory::devices(1, 4 << 30, 4 << 30, 1.0), 5 << 30)
         };
         assert!(message(&on_device).contains("4.0 GiB of host memory available"));
         assert!(message(&|p| p.num_blocks = 10).contains("scheduler.max_model_len"));
@@ -350,12 +350,16 @@ mod tests {
 
     #[test]
     fn a_share_of_a_device_stays_free() {
-        let available =
-            |free: u64, utilization| Memory::device(free << 30, 100 << 30, utilization).available_bytes >> 30;
+        let available = |free: u64, utilization| {
+            Memory::devices(1, free << 30, 100 << 30, utilization).available_bytes >> 30
+        };
         assert_eq!([available(96, 1.0), available(96, 0.85), available(50, 0.85)], [96, 81, 35]);
         // Others have taken all of the share.
         assert_eq!(available(10, 0.85), 0);
-        let plan = plan(|p| p.memory = Memory::device(4 << 30, 4 << 30, 0.1));
+        // On each of four a gibibyte is set aside.
+        let set_aside = |devices| Memory::devices(devices, 96 << 30, 400 << 30, 1.0).process_bytes >> 30;
+        assert_eq!([set_aside(1), set_aside(4)], [1, 4]);
+        let plan = plan(|p| p.memory = Memory::devices(1, 4 << 30, 4 << 30, 0.1));
         assert!(matches!(plan, Err(PlanError::NoRoom { .. })), "{plan:?}");
     }
 }

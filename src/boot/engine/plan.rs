@@ -62,7 +62,8 @@ pub(super) fn lay_out<'a, B: Backend>(
     blueprint: &Blueprint,
     options: &'a EngineOptions,
 ) -> Result<Layout<'a>, EngineError> {
-    let Equipped { backend, cache_dtype: default_dtype, device_bytes, .. } = equipped;
+    let Equipped { backend, cache_dtype: default_dtype, device_bytes, ranks, .. } = equipped;
+    let ranks = *ranks;
     let dtype = options.cache_dtype.unwrap_or(*default_dtype);
     let batching = &options.scheduler;
     let max_model_len = match batching.max_model_len {
@@ -99,8 +100,9 @@ pub(super) fn lay_out<'a, B: Backend>(
     let plan = MemoryPlan::new(&PlanInput {
         weights: &inventory.loaded_bytes(),
         widened_bytes: inventory.widened_bytes(if *default_dtype == CacheDType::F32 { 4 } else { 2 }),
-        draft_bytes: draft.as_ref().map_or(0, DraftSource::bytes),
-        vision_bytes: tower.map_or(0, |tower| tower.bytes),
+        draft_bytes: draft.as_ref().map_or(0, |draft| draft.bytes(ranks)),
+        // Whole on each.
+        vision_bytes: tower.map_or(0, |tower| ranks as u64 * tower.bytes),
         needs,
         max_num_seqs: batching.max_num_seqs,
         max_model_len,
@@ -110,7 +112,7 @@ pub(super) fn lay_out<'a, B: Backend>(
         host_tier_bytes: options.tiers.as_ref().map_or(0, |tiers| tiers.host_bytes),
         host_available_bytes: available_memory().unwrap_or(u64::MAX / 2),
         memory: match backend.free_memory()? {
-            Some(bytes) => Memory::device(bytes, *device_bytes, options.memory_utilization),
+            Some(bytes) => Memory::devices(ranks, bytes, *device_bytes, options.memory_utilization),
             None => Memory::host(available_memory().unwrap_or(u64::MAX / 2)),
         },
     })?;

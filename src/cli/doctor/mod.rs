@@ -98,7 +98,7 @@ mod tests {
         configuration(&mut report, &checked);
         assert_eq!(
             (report.count(Level::Problem), report.count(Level::Warning)),
-            (3, 1),
+            (2, 1),
             "{}",
             report.lines()
         );

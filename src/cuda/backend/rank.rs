@@ -253,6 +253,9 @@ impl<D: Driver> Rank for CudaBackend<D> {
         self.share = share;
     }
 
+    /// What is in front of the heads, and the routers, are stored in BF16 or packed.
+    const COPY_BYTES: usize = 2;
+
     fn exchange_bytes(&self, shape: &ModelShape, capacity: &Capacity, world: usize) -> u64 {
         let rows = capacity.max_tokens.max(crate::step::padded(capacity.max_tokens));
         let board = sampler_shards::board_bytes(world, sampler_shards::board_rows(capacity.max_logits_rows));

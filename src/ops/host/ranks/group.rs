@@ -25,6 +25,9 @@ pub trait Rank: Backend {
     /// Becomes one of several ranks, before anything is loaded.
     fn join(&mut self, _share: Share) {}
 
+    /// Bytes of a value of weights that every rank has whole.
+    const COPY_BYTES: usize = 4;
+
     /// Bytes of a rank's workspace for what `world` ranks exchange, beside those of a lone backend.
     fn exchange_bytes(&self, _shape: &ModelShape, _capacity: &Capacity, _world: usize) -> u64 {
         0
@@ -277,7 +280,7 @@ impl<B: Rank> Backend for Group<B> {
                 one.cache_bytes + world * one.cache_bytes / layers.max(1) as u64
             }
         };
-        workspace_bytes += (world - 1) * 4 * copies as u64;
+        workspace_bytes += (world - 1) * (B::COPY_BYTES * copies) as u64;
         workspace_bytes += world * locked(&self.ranks[0]).exchange_bytes(shape, capacity, world as usize);
         MemoryNeeds { workspace_bytes, cache_bytes }
     }
