@@ -714,6 +714,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             return Ok(());
         }
         let graph = w.graphs.entry(bucket).insert_entry(graph?);
+        w.peers.as_ref().map_or(Ok(()), Peers::meet)?;
         Ok(self.stream.driver().replay(graph.get())?)
     }
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use super::buffers::{MOE_ROWS, Values};
 use super::ffn::{Ffn, Slots};
 use super::projection::{Experts, Projection};
+use super::rank::Peers;
 use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attention_capacity, plan_bytes};
 use crate::attention::{Addresses, Attention, KvUp};
 use crate::driver::{Driver, Transfer};
@@ -660,6 +661,7 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         if !draft.graphs.contains_key(&key) {
             let graph = self.recorded(|backend| backend.launch_draft_step(captured, table, w, draft))?;
             draft.graphs.insert(key, graph);
+            w.peers.as_ref().map_or(Ok(()), Peers::meet)?;
         }
         match draft.graphs.get(&key) {
             Some(graph) => Ok(self.stream.driver().replay(graph)?),

@@ -92,8 +92,9 @@ impl Peers {
         }
     }
 
-    /// All ranks are here when it returns.
-    fn meet(&self) -> Result<(), OpError> {
+    /// All ranks are here when it returns. They come here between making a recording and running it: a driver may hold a rank that makes one
+    /// back while another one's kernels wait for it.
+    pub(super) fn meet(&self) -> Result<(), OpError> {
         self.member.exchange_words("links", &[], |_, _| ())
     }
 
