@@ -142,7 +142,7 @@ fn built_in_profiles_load_and_differ_from_the_defaults() {
     ];
     assert_eq!(names, expected);
     for name in names {
-        // On one GPU and without a draft; both are what a profile of several GPUs is refused for.
+        // Without a GPU and without a draft; a machine lacks the one, and the operator names the other.
         let here: &[_] = match name.starts_with("kimi-k2") {
             true => &[("device.ranks", "1"), ("speculation.method", "suffix")],
             false => &[],
