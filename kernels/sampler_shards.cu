@@ -93,47 +93,19 @@ struct Board {
         __syncthreads();
     }
 
-    // Reduction over the ranks in their order.
-    template <typename Op>
-    __device__ __forceinline__ u64 across(u64 value, Shared&, Op op) {
-        gather(static_cast<u32>(value), static_cast<u32>(value >> 32));
-        const auto said = [&](u32 rank) { return static_cast<u64>(heard()[rank][1]) << 32 | heard()[rank][0]; };
-        u64 result = said(0);
-#pragma unroll 1
-        for (u32 rank = 1; rank < link.world; ++rank) {
-            result = op(result, said(rank));
-        }
-        return result;
-    }
-
-    template <typename Op>
-    __device__ __forceinline__ u32 across(u32 value, Shared&, Op op) {
-        gather(value);
-        u32 result = heard()[0][0];
-#pragma unroll 1
-        for (u32 rank = 1; rank < link.world; ++rank) {
-            result = op(result, heard()[rank][0]);
-        }
-        return result;
-    }
-
-    template <typename Op>
-    __device__ __forceinline__ float across(float value, Shared&, Op op) {
-        gather(__float_as_uint(value));
-        float result = __uint_as_float(heard()[0][0]);
-#pragma unroll 1
-        for (u32 rank = 1; rank < link.world; ++rank) {
-            result = op(result, __uint_as_float(heard()[rank][0]));
-        }
-        return result;
-    }
-
-    template <typename Op>
-    __device__ __forceinline__ double across(double value, Shared& shared, Op op) {
-        const u64 bits = static_cast<u64>(__double_as_longlong(value));
-        gather(static_cast<u32>(bits), static_cast<u32>(bits >> 32));
-        const auto said = [&](u32 rank) { return __hiloint2double(heard()[rank][1], heard()[rank][0]); };
-        double result = said(0);
+    // Reduction over the ranks in their order, of a value of one or two words.
+    template <typename T, typename Op>
+    __device__ __forceinline__ T across(T value, Shared&, Op op) {
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of a round");
+        u32 words[2] = {};
+        memcpy(words, &value, sizeof(T));
+        gather(words[0], words[1]);
+        const auto said = [](u32 rank) {
+            T theirs;
+            memcpy(&theirs, heard()[rank], sizeof(T));
+            return theirs;
+        };
+        T result = said(0);
 #pragma unroll 1
         for (u32 rank = 1; rank < link.world; ++rank) {
             result = op(result, said(rank));

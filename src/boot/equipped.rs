@@ -29,11 +29,6 @@ impl<B: Backend> Equipped<B> {
         Self { backend, cache_dtype, ranks: 1, device_bytes: 0, uploads: Uploads::default() }
     }
 
-    /// On devices with so much memory together.
-    pub(super) fn on_devices(self, device_bytes: u64) -> Self {
-        Self { device_bytes, ..self }
-    }
-
     /// With weights that come in an order of its own, and are reported.
     pub(super) fn with_uploads(self, order: ExpertOrder, meter: Arc<UploadMeter>) -> Self {
         Self { uploads: Uploads { meter, order }, ..self }
@@ -76,11 +71,44 @@ fn cache_dtype_beside(activations: Activations) -> CacheDType {
     }
 }
 
-impl<D: Driver> Equipped<Group<CudaBackend<D>>> {
-    /// Devices that share a model: every one has all cached tokens, for its own heads, and a part of every expert.
-    pub fn gpu_ranks(backends: Vec<CudaBackend<D>>) -> Result<Self, OpError> {
+/// The backends of one GPU, or of several that share a model.
+pub struct EquippedGpus<D: Driver> {
+    pub(super) backends: Vec<CudaBackend<D>>,
+    /// Bytes of the memory of all devices; 0: nobody asked.
+    pub(super) memory_bytes: u64,
+    pub(super) uploads: Uploads,
+}
+
+impl<D: Driver> EquippedGpus<D> {
+    /// Only the backends, in the order of the ranks.
+    pub fn new(backends: Vec<CudaBackend<D>>) -> Self {
+        Self { backends, memory_bytes: 0, uploads: Uploads::default() }
+    }
+
+    /// The only GPU. Errors: there are several.
+    pub(super) fn alone(mut self) -> Result<Equipped<CudaBackend<D>>, Self> {
+        match self.backends.pop() {
+            Some(backend) if self.backends.is_empty() => Ok(Equipped {
+                device_bytes: self.memory_bytes,
+                uploads: self.uploads,
+                ..Equipped::new(backend, CacheDType::Bf16)
+            }),
+            last => {
+                self.backends.extend(last);
+                Err(self)
+            }
+        }
+    }
+
+    /// The ranks of a group: each has all cached tokens, for its own heads, and a part of every expert.
+    pub fn as_ranks(self) -> Result<Equipped<Group<CudaBackend<D>>>, OpError> {
         let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
-        let ranks = backends.len();
-        Ok(Self { ranks, ..Self::new(Group::with(backends, parallelism)?, CacheDType::Bf16) })
+        let ranks = self.backends.len();
+        Ok(Equipped {
+            ranks,
+            device_bytes: self.memory_bytes,
+            uploads: self.uploads,
+            ..Equipped::new(Group::with(self.backends, parallelism)?, CacheDType::Bf16)
+        })
     }
 }

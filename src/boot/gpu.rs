@@ -54,14 +54,14 @@ pub enum GpuError {
     /// Fewer devices than ranks.
     #[error(
         "device.ranks = {ranks}, and there are {found} GPUs of one architecture with kernels ({names}): set device.ranks to at most {found}, or show \
-         the process more of them (CUDA_VISIBLE_DEVICES; gpus of compose.yaml)"
+         the process more of them (CUDA_VISIBLE_DEVICES; device_ids in compose.yaml)"
     )]
     TooFew {
         /// Ranks that are asked for.
         ranks: usize,
         /// Devices like the first one.
         found: usize,
-        /// All devices.
+        /// Names and compute capabilities of all devices.
         names: String,
     },
     /// A device does not reach another one's memory.
@@ -71,17 +71,17 @@ pub enum GpuError {
     Link {
         /// The device that writes.
         from: usize,
-        /// Its place on the bus.
+        /// PCI address of `from`.
         from_bus: String,
         /// The device that it writes to.
         to: usize,
-        /// Its place on the bus.
+        /// PCI address of `to`.
         to_bus: String,
-        /// What does not work.
+        /// The access that fails: "reach the memory of", "write what it should to the memory of".
         what: &'static str,
         /// Number of ranks.
         ranks: usize,
-        /// What to do.
+        /// Change of the machine or of the settings that mends the access.
         remedy: &'static str,
     },
     /// A kernel is not in the cache and cannot be compiled.

@@ -22,7 +22,7 @@ pub(super) fn load_for_this_machine(args: &impl RequestSettings) -> Result<Loade
     check_settings(args).into_result().map_err(|errors| wrong_settings(&errors))
 }
 
-/// The same where the devices are given: that this machine has no GPU is no error.
+/// Loads the settings for devices that the caller gives: a machine without a GPU is no error.
 pub(super) fn load_without_gpu(args: &impl RequestSettings) -> Result<Loaded, ExitCode> {
     let others = |settings: &config::Settings| {
         let found = boot::shortcomings(settings).into_iter();

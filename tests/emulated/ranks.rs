@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use perigee::boot::engine::start_on;
-use perigee::boot::equipped::Equipped;
+use perigee::boot::equipped::{Equipped, EquippedGpus};
 use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots};
 use perigee_cuda::{Arch, Buffer, CudaBackend, Program, Stream};
@@ -437,7 +437,7 @@ fn a_link_that_loses_words_is_found_at_the_start() {
     let mut options = options();
     (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (4, 32);
     let metrics = Arc::new(Metrics::new("golden", true));
-    let equipped = Equipped::gpu_ranks(ranks.collect()).unwrap();
+    let equipped = EquippedGpus::new(ranks.collect()).as_ranks().unwrap();
     let error =
         start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).map(drop).unwrap_err();
     let text = error.to_string();
@@ -465,7 +465,7 @@ fn a_rank_that_stops_ends_the_engine_with_its_name() {
         backend.set_wait(Duration::from_millis(2));
         backend
     };
-    let equipped = Equipped::gpu_ranks(drivers.into_iter().map(backend).collect()).unwrap();
+    let equipped = EquippedGpus::new(drivers.into_iter().map(backend).collect()).as_ranks().unwrap();
     let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let mut options = options();

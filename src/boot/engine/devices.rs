@@ -1,4 +1,4 @@
-//! Devices that this crate does not know: who starts the process gives them.
+//! Devices of a driver that this crate does not know, given by the program that starts the engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,10 @@ use perigee_telemetry::Metrics;
 
 /// Devices that an engine can be started on.
 pub trait Devices: Send + Sync {
-    /// What they are, in words: also the name of their arithmetic.
+    /// Number and architecture of the devices, for logs and for the identity of KV blocks.
     fn name(&self) -> String;
 
-    /// Number of ranks that share a model on them.
-    fn ranks(&self) -> usize;
-
-    /// Builds and starts the engine, as [`super::start_on`] on a backend of these devices. Blocking.
+    /// Builds and starts the engine, as [`super::start_on_gpus`] on backends of these devices. Blocking.
     fn start(
         &self,
         activations: Activations,
@@ -29,7 +26,7 @@ pub trait Devices: Send + Sync {
     ) -> Result<StartedEngine, EngineError>;
 }
 
-/// Shared [`Devices`].
+/// [`Devices`] that options and logs can share.
 #[derive(Clone)]
 pub struct GivenDevices(pub Arc<dyn Devices>);
 

@@ -8,7 +8,7 @@ mod start;
 
 pub use devices::{Devices, GivenDevices};
 pub use options::{BackendChoice, EngineOptions};
-pub use start::{StartedEngine, start_engine, start_on};
+pub use start::{StartedEngine, start_engine, start_on, start_on_gpus};
 
 pub(crate) use options::find_gpu;
 pub(crate) use plan::{no_room, plan_engine};

@@ -36,9 +36,9 @@ pub enum BackendChoice {
         /// The backend that computes if the GPU cannot.
         otherwise: Box<BackendChoice>,
     },
-    /// Devices that are given.
+    /// Devices of another driver.
     Given {
-        /// The devices.
+        /// Starts the engine on them.
         devices: GivenDevices,
         /// Rounding of what enters a product.
         activations: Activations,

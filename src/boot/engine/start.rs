@@ -6,13 +6,14 @@ use std::thread::JoinHandle;
 use super::plan::{Layout, lay_out, no_room};
 use super::{BackendChoice, EngineError, EngineOptions, EngineProgress};
 use crate::boot::draft_source::DraftSource;
-use crate::boot::equipped::Equipped;
+use crate::boot::equipped::{Equipped, EquippedGpus};
 use crate::boot::kv_identity::kv_identity;
 use crate::boot::tuned_ops::tuned_ops;
+use perigee_cuda::Driver;
 use perigee_engine::kv_tiers::Tiers;
 use perigee_engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Tower, Weights};
+use perigee_model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Tower, Uploads, Weights};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::{Backend, CacheDType};
 use perigee_telemetry::Metrics;
@@ -48,22 +49,15 @@ pub fn start_engine(
             let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint, gpu.ranks());
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
             let meter = Arc::<UploadMeter>::default();
-            let mut backends = gpu.open(&ops, tuning, &meter, options.launch_times.clone(), &metrics)?;
+            let backends = gpu.open(&ops, tuning, &meter, options.launch_times.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
-            match backends.pop() {
-                Some(backend) if backends.is_empty() => {
-                    let equipped = Equipped::new(backend, CacheDType::Bf16).on_devices(gpu.memory_bytes());
-                    let equipped = equipped.with_uploads(order, meter);
-                    start_on(equipped, checkpoint, blueprint, options, metrics, progress)
-                }
-                last => {
-                    backends.extend(last);
-                    let equipped = Equipped::gpu_ranks(backends)?.on_devices(gpu.memory_bytes());
-                    let equipped = equipped.with_uploads(order, meter);
-                    start_on(equipped, checkpoint, blueprint, options, metrics, progress)
-                }
-            }
+            let equipped = EquippedGpus {
+                backends,
+                memory_bytes: gpu.memory_bytes(),
+                uploads: Uploads { meter, order },
+            };
+            start_on_gpus(equipped, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Given { devices, activations } => {
             devices.0.start(*activations, checkpoint, blueprint, options, metrics, progress)
@@ -87,6 +81,21 @@ pub fn start_engine(
     }
 }
 
+/// [`start_engine`] on a GPU, or on several that share the model; `options.backend` is ignored.
+pub fn start_on_gpus<D: Driver>(
+    gpus: EquippedGpus<D>,
+    checkpoint: &Checkpoint,
+    blueprint: Blueprint,
+    options: &EngineOptions,
+    metrics: Arc<Metrics>,
+    progress: &mut dyn FnMut(EngineProgress),
+) -> Result<StartedEngine, EngineError> {
+    match gpus.alone() {
+        Ok(alone) => start_on(alone, checkpoint, blueprint, options, metrics, progress),
+        Err(several) => start_on(several.as_ranks()?, checkpoint, blueprint, options, metrics, progress),
+    }
+}
+
 /// [`start_engine`] on a given backend; `options.backend` is ignored.
 pub fn start_on<B: Backend>(
     mut equipped: Equipped<B>,
@@ -98,7 +107,7 @@ pub fn start_on<B: Backend>(
 ) -> Result<StartedEngine, EngineError> {
     let layout = lay_out(&mut equipped, checkpoint, &blueprint, options)?;
     let Layout { dtype, capacity, max_model_len, eps, draft, spare_blocks, tower, inventory, plan } = layout;
-    let Equipped { mut backend, uploads, .. } = equipped;
+    let Equipped { mut backend, uploads, ranks, .. } = equipped;
     let (batching, preferences) = (&options.scheduler, backend.preferences());
     let limits = batching.limits(
         preferences.prefill_tokens,
@@ -135,12 +144,7 @@ pub fn start_on<B: Backend>(
         prefix_caching: options.prefix_caching,
         cache_dtype: dtype.name(),
         backend: backend.name(),
-        ranks: match &options.backend {
-            BackendChoice::CpuRanks { ranks, .. } => *ranks,
-            BackendChoice::Cuda(gpu) => gpu.ranks(),
-            BackendChoice::Given { devices, .. } => devices.0.ranks(),
-            BackendChoice::Cpu(_) | BackendChoice::Reference | BackendChoice::Auto { .. } => 1,
-        },
+        ranks,
         vision: tower.map(|source| VisionFacts {
             num_rows: source.capacity().num_rows,
             max_patches: source.capacity().max_patches,

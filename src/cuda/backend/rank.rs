@@ -19,7 +19,7 @@ use perigee_ops::{
     RopeTable, Ticket,
 };
 
-/// What a rank knows of the others, and its memory for them.
+/// The exchange of one rank with the others: areas of all ranks, ids and partial sums of this one.
 #[derive(Debug)]
 pub(super) struct Peers {
     link: Link,
@@ -32,7 +32,7 @@ pub(super) struct Peers {
     vocab: usize,
     board: Board,
     member: Member,
-    /// How long it waits.
+    /// Longest wait for another rank.
     wait: Duration,
     /// Downloads of the [`LinkState`] behind each call of `sample`.
     asked: VecDeque<(Ticket, Transfer)>,

@@ -44,7 +44,7 @@ pub struct Link {
     pub state: u64,
     /// Number of ranks.
     pub world: u32,
-    /// This one.
+    /// Index of this rank.
     pub rank: u32,
     /// [`ticks`] that a wait takes at most.
     pub patience: u32,

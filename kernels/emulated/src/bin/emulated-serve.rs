@@ -9,13 +9,15 @@ use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use perigee::boot::engine::{Devices, EngineError, EngineOptions, EngineProgress, StartedEngine, start_on};
-use perigee::boot::equipped::Equipped;
+use perigee::boot::engine::{
+    Devices, EngineError, EngineOptions, EngineProgress, StartedEngine, start_on_gpus,
+};
+use perigee::boot::equipped::EquippedGpus;
 use perigee_cuda::{Arch, CudaBackend, Nvrtc};
 use perigee_emulated::{Compilations, EmulatedDevice};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::{Activations, CacheDType, OpError};
+use perigee_ops::{Activations, OpError};
 use perigee_telemetry::Metrics;
 
 /// Memory of a device: what the plan takes of it is the process's.
@@ -33,10 +35,6 @@ impl Devices for Emulated {
         format!("{} emulated {}", self.devices, self.arch)
     }
 
-    fn ranks(&self) -> usize {
-        self.devices
-    }
-
     fn start(
         &self,
         activations: Activations,
@@ -52,18 +50,8 @@ impl Devices for Emulated {
             device.free_bytes = DEVICE_BYTES;
             CudaBackend::new(device, activations)
         };
-        let mut backends = devices.into_iter().map(backend).collect::<Result<Vec<_>, OpError>>()?;
-        match backends.pop() {
-            Some(alone) if backends.is_empty() => {
-                let equipped = Equipped::new(alone, CacheDType::Bf16);
-                start_on(equipped, checkpoint, blueprint, options, metrics, progress)
-            }
-            last => {
-                backends.extend(last);
-                let equipped = Equipped::gpu_ranks(backends)?;
-                start_on(equipped, checkpoint, blueprint, options, metrics, progress)
-            }
-        }
+        let backends = devices.into_iter().map(backend).collect::<Result<Vec<_>, OpError>>()?;
+        start_on_gpus(EquippedGpus::new(backends), checkpoint, blueprint, options, metrics, progress)
     }
 }
 
@@ -99,7 +87,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Stronger than a profile: the devices are these, and a step's rows what the emulator bears.
+    // Stronger than a profile: the devices are these.
     let set = [("device.backend", "cuda".to_owned()), ("device.ranks", devices.to_string())];
     for (key, value) in set {
         arguments.extend(["--set".to_owned(), format!("{key}={value}")]);
