@@ -538,7 +538,7 @@ impl<H: HostOps> Rank for H {
             return Backend::allocate_cache(self, shape);
         }
         let own = RankCache::<H>::own_shape(shape, member.share())?;
-        let rank = Some(RankCache::new(self, shape)?);
+        let rank = Some(RankCache::new(self, shape, member.share())?);
         Ok(HostCache { own: HostOps::allocate_cache(self, &own)?, shape: own, rank })
     }
 }

@@ -2,12 +2,11 @@
 //! inside its operations.
 //!
 //! Heads, the inner units of dense and shared FFNs, experts and the vocabulary are split over
-//! ranks. The cache is whole on every rank, or split by sequence: of each block, rank `r` of `world` then holds
-//! the `r`-th part of the positions. The rank of a position thus depends on the position alone and not on the
-//! block's id, and the bits of a result do not depend on which blocks were free.
+//! ranks. The cache is whole on every rank, or split by sequence, a part of every block on each (`block_parts.rs`).
 
 use std::ops::Range;
 
+use super::block_parts::BlockParts;
 use super::choice::Choice;
 use super::exchange::Member;
 use super::share::Share;
@@ -25,8 +24,8 @@ pub(in crate::host) struct RankState<H: HostOps> {
     pub(in crate::host) mla: MlaShape,
     /// Vocabulary ids of this rank.
     pub(in crate::host) vocab: Range<usize>,
-    /// Positions of a block that this rank holds.
-    part_len: usize,
+    /// Its part of every block; `None`: it holds all positions.
+    parts: Option<BlockParts>,
     /// `[T, D]`: partial sums of the residual stream.
     pub(in crate::host) partial: H::Buffer,
     /// Of ranks that exchange heads.
@@ -52,39 +51,9 @@ struct HeadBuffers<H: HostOps> {
 /// attention in expanded form.
 pub(in crate::host) struct RankCache<H: HostOps> {
     gathered: H::Cache,
-    /// Tokens per block over all ranks.
-    block_size: usize,
+    parts: BlockParts,
     bytes: Vec<u8>,
     slots: Vec<Vec<u32>>,
-}
-
-/// Positions of a block of `block_size` tokens that each of `world` ranks holds.
-///
-/// Errors: [`OpError::Indivisible`] where the parts would differ in size.
-fn part_len(block_size: usize, world: usize) -> Result<usize, OpError> {
-    match block_size.is_multiple_of(world) {
-        true => Ok(block_size / world),
-        false => Err(OpError::Indivisible {
-            op: "allocate_cache",
-            what: "tokens of a block (kv_cache.block_size)".into(),
-            size: block_size,
-            start: 0,
-            end: block_size.div_ceil(world),
-            unit: world,
-        }),
-    }
-}
-
-/// The rank that holds a slot, and the slot's index on that rank.
-fn owner(slot: u32, block_size: usize, part_len: usize) -> (usize, u32) {
-    let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
-    (offset / part_len, (block * part_len + offset % part_len) as u32)
-}
-
-/// Number of the positions `0..len` that a rank holds.
-fn num_held(len: usize, block_size: usize, share: Share) -> usize {
-    let part_len = block_size / share.world;
-    len / block_size * part_len + (len % block_size).saturating_sub(share.rank * part_len).min(part_len)
 }
 
 impl<H: HostOps> RankState<H> {
@@ -111,9 +80,9 @@ impl<H: HostOps> RankState<H> {
                 ContextSplit::Split(AttentionExchange::Latents) | ContextSplit::Whole => None,
             },
             vocab,
-            part_len: match context {
-                ContextSplit::Whole => capacity.block_size,
-                ContextSplit::Split(_) => part_len(capacity.block_size, share.world)?,
+            parts: match context {
+                ContextSplit::Whole => None,
+                ContextSplit::Split(_) => Some(BlockParts::new(capacity.block_size, share)?),
             },
             choice: Choice::default(),
             rows_sum: 0,
@@ -127,20 +96,13 @@ impl<H: HostOps> RankState<H> {
     /// Begins a step's attention: `slots` become this rank's slots, [`KvSlot::PAD`] for rows that
     /// other ranks hold; a padded row stays one.
     pub(in crate::host) fn begin(&mut self, slots: &mut [u32], absorbed: &[Segment]) {
-        if !self.splits_context() {
-            return;
-        }
-        let share = self.member.share();
-        let block_size = self.part_len * share.world;
-        for slot in slots.iter_mut().filter(|slot| **slot != KvSlot::PAD.0) {
-            let (rank, own) = owner(*slot, block_size, self.part_len);
-            *slot = if rank == share.rank { own } else { KvSlot::PAD.0 };
-        }
+        let Some(parts) = self.parts else { return };
+        slots.iter_mut().for_each(|slot| *slot = parts.own_slot(KvSlot(*slot)).0);
         self.rows.clear();
         self.spans.clear();
         for segment in absorbed {
             let positions = segment.first_position..segment.context_len();
-            let num_keys = positions.map(|position| num_held(position + 1, block_size, share) as u32);
+            let num_keys = positions.map(|position| parts.num_held(position + 1) as u32);
             self.spans.push(LatentSpan {
                 first: self.rows.len(),
                 num_keys: num_keys.collect(),
@@ -152,7 +114,7 @@ impl<H: HostOps> RankState<H> {
 
     /// Whether this rank holds a part of the positions.
     pub(in crate::host) fn splits_context(&self) -> bool {
-        self.member.parallelism().context != ContextSplit::Whole
+        self.parts.is_some()
     }
 
     /// Takes the sum of the rows `rows` of `normed`, which the head is multiplied with.
@@ -367,14 +329,15 @@ fn merge(to: &mut [f32], from: &[f32]) {
 
 impl<H: HostOps> RankCache<H> {
     /// The cache parts beside the rank's own. `shape` is that of all ranks together.
-    pub(in crate::host) fn new(ops: &mut H, shape: &CacheShape) -> Result<Self, OpError> {
+    pub(in crate::host) fn new(ops: &mut H, shape: &CacheShape, share: Share) -> Result<Self, OpError> {
         let gathered = ops.allocate_cache(&CacheShape { num_layers: 1, ..*shape })?;
-        Ok(Self { gathered, block_size: shape.block_size, bytes: Vec::new(), slots: Vec::new() })
+        let parts = BlockParts::new(shape.block_size, share)?;
+        Ok(Self { gathered, parts, bytes: Vec::new(), slots: Vec::new() })
     }
 
     /// The shape of this rank's own cache.
     pub(in crate::host) fn own_shape(shape: &CacheShape, share: Share) -> Result<CacheShape, OpError> {
-        Ok(CacheShape { block_size: part_len(shape.block_size, share.world)?, ..*shape })
+        Ok(CacheShape { block_size: BlockParts::new(shape.block_size, share)?.part(), ..*shape })
     }
 
     /// Gathers one layer with the positions of all ranks that `segments` attend to, under the
@@ -388,21 +351,19 @@ impl<H: HostOps> RankCache<H> {
         segments: &[Segment],
         block_tables: &[u32],
     ) -> Result<&H::Cache, OpError> {
-        let share = member.share();
-        let part_len = self.block_size / share.world;
+        let (parts, share) = (self.parts, member.share());
+        let block_size = parts.block_size();
         self.slots.resize(share.world, Vec::new());
         self.slots.iter_mut().for_each(Vec::clear);
         for segment in segments {
             let table = &block_tables[segment.block_table.clone()];
             for position in 0..segment.context_len() {
-                let slot =
-                    table[position / self.block_size] as usize * self.block_size + position % self.block_size;
-                let (rank, _) = owner(slot as u32, self.block_size, part_len);
+                let slot = table[position / block_size] as usize * block_size + position % block_size;
+                let (rank, _) = parts.owner(slot as u32);
                 self.slots[rank].push(slot as u32);
             }
         }
-        let held: Vec<u32> =
-            self.slots[share.rank].iter().map(|slot| owner(*slot, self.block_size, part_len).1).collect();
+        let held: Vec<u32> = self.slots[share.rank].iter().map(|slot| parts.owner(*slot).1).collect();
         self.bytes.clear();
         ops.read_cached(own, layer, &held, &mut self.bytes)?;
         let Self { gathered, bytes, slots, .. } = self;
@@ -420,25 +381,6 @@ impl<H: HostOps> RankCache<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_position_has_one_owner_and_is_counted_by_it() {
-        for (block_size, world) in [(16, 2), (16, 4), (64, 8), (3, 3), (8, 1)] {
-            let part_len = part_len(block_size, world).unwrap();
-            let mut held = vec![0; world];
-            for position in 0..3 * block_size + 5 {
-                let (rank, slot) = owner(position as u32, block_size, part_len);
-                // With the identity as block table, a rank's slots are filled in order.
-                assert_eq!(slot as usize, held[rank]);
-                held[rank] += 1;
-                for (rank, held) in held.iter().enumerate() {
-                    assert_eq!(num_held(position + 1, block_size, Share { rank, world }), *held);
-                }
-            }
-        }
-        let error = part_len(16, 3).unwrap_err().to_string();
-        assert!(error.contains("kv_cache.block_size"), "{error}");
-    }
 
     #[test]
     fn merging_is_what_one_softmax_gives() {
