@@ -20,7 +20,7 @@ constexpr int AT_ONCE = 4;
 struct CombineParams {
     float* hidden;         // [T, D]
     const float* routed;   // [T*K, D]
-    const u32* chosen;     // [T, K]; 0xffffffff: no expert, its row of `routed` is not read
+    const u32* chosen;     // [T, K]; of experts that are not on this device the row of `routed` is not read
     const float* weights;  // [T, K]
     const float* shared;   // [T, D], or null
     const float* gain;     // [D], or null: normed is left alone
@@ -30,6 +30,8 @@ struct CombineParams {
     int top_k;             // K, or 0
     float eps;
     int adds;              // 1: hidden += sum; 0: hidden = sum
+    u32 first_expert;      // number of the first expert of this device
+    u32 num_experts;       // and how many it has
 };
 
 struct CombineLaunch {
@@ -67,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; ++k) {
                     const i64 slot = row * params.top_k + min(first + k, params.top_k - 1);
-                    present[k] = first + k < params.top_k && params.chosen[slot] != 0xffffffffu;
+                    present[k] = first + k < params.top_k && params.chosen[slot] - params.first_expert < params.num_experts;
                     weights[k] = params.weights[slot];
                     if (present[k]) {
                         load8(added[k], params.routed + slot * params.columns + column);

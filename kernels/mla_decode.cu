@@ -68,7 +68,8 @@ __device__ __forceinline__ void absorb(const MlaDecodeParams& params) {
             float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (present) {
                 const i64 row = rows_of(params.pass)[first + r].row;
-                four = query_four(params.query + (row * params.num_heads + head) * width,
+                const i64 place = params.row_statistics == nullptr ? row : first + r;
+                four = query_four(params.query + (place * params.num_heads + head) * width,
                                   params.rotations + row * params.rope, nope, params.rope, at);
             }
             if (at < nope) {
@@ -272,11 +273,11 @@ constexpr float UNIT = 1.0f;
 template <>
 constexpr float UNIT<f16> = F16_SUMS;
 
-// Merges the items of one row into `merged` [1][C], divided by the sum of exponentials. Half of the threads merge the items of even,
-// half those of odd number, four columns each.
+// Merges the items of one row into `merged` [1][C], divided by the sum of exponentials, and their largest score with that sum into `of_rows` [1]. Half of the
+// threads merge the items of even, half those of odd number, four columns each.
 template <typename Sum>
 __device__ __forceinline__ void merge_row(
-    const MlaDecodeParams& params, int index, int head, int num_rows, float4 (&merged)[1][MAX_LATENT / 4]) {
+    const MlaDecodeParams& params, int index, int head, int num_rows, float4 (&merged)[1][MAX_LATENT / 4], float2 (&of_rows)[1]) {
     constexpr int COLUMNS = MAX_LATENT / 4;
     static_assert(2 * COLUMNS == COMBINE_THREADS);
     __shared__ float2 items[COMBINE_THREADS];  // factor, and sum of exponentials
@@ -334,13 +335,16 @@ __device__ __forceinline__ void merge_row(
         merged[0][column / 4] =
             num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), (total + odd_total) / UNIT<Sum>) : sums;
     }
+    if (threadIdx.x == 0) {
+        of_rows[0] = make_float2(largest, num_items > 0 ? total + odd_total : 0.0f);
+    }
 }
 
 // The same of COUNT rows at once, the sums of each in the same order: its threads have eight columns each of the items of even and of
 // odd number. Rows behind the last one are 0.
 template <typename Sum, int COUNT>
 __device__ __forceinline__ void merge_row(
-    const MlaDecodeParams& params, int first, int head, int num_rows, float4 (&merged)[COUNT][MAX_LATENT / 4]) {
+    const MlaDecodeParams& params, int first, int head, int num_rows, float4 (&merged)[COUNT][MAX_LATENT / 4], float2 (&of_rows)[COUNT]) {
     constexpr int THREADS = COMBINE_THREADS / COUNT, WARPS_OF_ROW = THREADS / 32;
     static_assert(8 * THREADS >= MAX_LATENT && THREADS % 32 == 0);
     __shared__ float2 items[COUNT][THREADS];  // factor, and sum of exponentials
@@ -411,6 +415,9 @@ __device__ __forceinline__ void merge_row(
                 num_items > 0 ? divide4(add4(sums[0][half], sums[1][half]), (totals[0] + totals[1]) / UNIT<Sum>) : sums[0][half];
         }
     }
+    if (thread == 0) {
+        of_rows[row] = make_float2(largest, totals[0] + totals[1]);
+    }
 }
 
 // Merges the items of a row, divides, multiplies by W_UV. A block has one head of COUNT rows, and its share of the V values of
@@ -419,6 +426,7 @@ template <typename Weight, typename Sum, int COUNT>
 __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
     constexpr int LATENT_STEPS = MAX_LATENT / 128;
     __shared__ float4 merged[COUNT][MAX_LATENT / 4];
+    __shared__ float2 of_rows[COUNT];  // largest score, and sum of exponentials
     const int latent = params.latent, head = blockIdx.y, num_rows = params.pass->num_rows;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Weight* weights = static_cast<const Weight*>(params.kv_up) +
@@ -427,8 +435,13 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
     const int first_value = blockIdx.z * share, last_value = min(first_value + share, params.value);
 
     for (int first = blockIdx.x * COUNT; first < num_rows; first += gridDim.x * COUNT) {
-        merge_row<Sum>(params, first, head, num_rows, merged);
+        merge_row<Sum>(params, first, head, num_rows, merged, of_rows);
         __syncthreads();
+        if (params.row_statistics != nullptr && blockIdx.z == 0 && threadIdx.x < min(COUNT, num_rows - first)) {
+            const i64 at = static_cast<i64>(first + threadIdx.x) * params.num_heads + head;
+            params.row_statistics[2 * at] = of_rows[threadIdx.x].x;
+            params.row_statistics[2 * at + 1] = of_rows[threadIdx.x].y;
+        }
         // A lane's columns of every row.
         float4 own[COUNT][LATENT_STEPS];
 #pragma unroll
@@ -459,7 +472,8 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
                 const float product = warp_sum(products[r]);
                 if (lane == 0 && first + r < num_rows) {
                     const RowEntry entry = rows_of(params.pass)[first + r];
-                    const i64 at = (static_cast<i64>(entry.row) * params.num_heads + head) * params.value + v;
+                    const i64 row = params.row_statistics == nullptr ? entry.row : first + r;
+                    const i64 at = (row * params.num_heads + head) * params.value + v;
                     const float value = entry.num_keys > 0 ? product : 0.0f;
                     params.attended[at] = value;
                     if (params.rounded != nullptr) {

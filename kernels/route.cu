@@ -37,9 +37,9 @@ struct TilesParams {
     int* tiles;                 // triples of expert, first, count
     int* num_tiles;             // [1]
     int num_slots;              // T * K
-    int num_experts;            // E
+    int num_experts;            // experts of this device
     int tile_rows;              // slots of a tile at most
-    int padding;
+    u32 first_expert;           // number of the first one; slots of others are left out, and tiles count from it
 };
 
 struct RouteParams {
@@ -59,6 +59,12 @@ struct RouteParams {
     float scaling_factor;
     int padding;
 };
+
+// A chosen expert by its place on this device; NO_EXPERT where it is on another one.
+__device__ __forceinline__ u32 held_expert(const TilesParams& params, u32 chosen) {
+    const u32 expert = chosen - params.first_expert;
+    return expert < static_cast<u32>(params.num_experts) ? expert : NO_EXPERT;
+}
 
 // Bits whose unsigned order is the order of the numbers, NaN as the smallest; -0 before +0.
 __device__ __forceinline__ u32 ordered(float value) {
@@ -196,12 +202,14 @@ __device__ __forceinline__ void choose(
 }
 
 // Writes the worklist of at most THREADS slots, the slots of an expert in their order. `experts` [THREADS] has the choices of the
-// block, NO_EXPERT behind the last slot. A call of a block of THREADS threads, one for each slot: it counts the slots in front.
+// block, NO_EXPERT behind the last slot; it is overwritten. A call of a block of THREADS threads, one for each slot: it counts the slots in front.
 template <int THREADS>
-__device__ __forceinline__ void write_short_list(const TilesParams& params, const u32 (&experts)[THREADS]) {
+__device__ __forceinline__ void write_short_list(const TilesParams& params, u32 (&experts)[THREADS]) {
     __shared__ alignas(16) u32 begins[THREADS];
     const int slot = static_cast<int>(threadIdx.x);
-    const u32 expert = experts[slot];
+    const u32 expert = held_expert(params, experts[slot]);
+    experts[slot] = expert;
+    __syncthreads();
     int lower = 0, earlier = 0, same = 0;
 #pragma unroll 1
     for (int other = 0; other < params.num_slots; other += 4) {
@@ -256,7 +264,7 @@ __device__ __forceinline__ void write_list(const TilesParams& params) {
     __syncthreads();
     // Other blocks of this launch may have written the choices: they are read from the second cache.
     for (int slot = thread; slot < params.num_slots; slot += THREADS) {
-        const u32 expert = __ldcg(params.chosen + slot);
+        const u32 expert = held_expert(params, __ldcg(params.chosen + slot));
         if (expert != NO_EXPERT) {
             atomicAdd(&counts[expert], 1);
         }
@@ -307,7 +315,7 @@ __device__ __forceinline__ void write_list(const TilesParams& params) {
     }
     __syncthreads();
     for (int slot = thread; slot < params.num_slots; slot += THREADS) {
-        const u32 expert = __ldcg(params.chosen + slot);
+        const u32 expert = held_expert(params, __ldcg(params.chosen + slot));
         if (expert != NO_EXPERT) {
             params.slots[atomicAdd(&counts[expert], 1)] = static_cast<u32>(slot);
         }

@@ -54,8 +54,7 @@ __device__ __forceinline__ void gather(const Params& params) {
     if (key >= params.num_keys) {
         return;
     }
-    const u32 slot = cached_slot(params.block_table, params.first_key + key, params.block_size);
-    const u8* row = params.cache + static_cast<i64>(slot) * params.row_bytes;
+    const u8* row = cached_row(params.cache, params.block_table, params.first_key + key, params.row_bytes);
     bf16* latent = params.latents + static_cast<i64>(key) * params.latent;
     bf16* rope_key = params.rope_keys + static_cast<i64>(key) * params.rope;
     // Magnitudes order as their bits do, with infinity and NaN above every number.

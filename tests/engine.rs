@@ -79,6 +79,7 @@ pub(crate) fn options() -> EngineOptions {
         tiers: None,
         launch_times: None,
         memory_utilization: 1.0,
+        parallelism: Parallelism::default_of(1),
         speculation: perigee_decoding::speculation::Config::off(),
     }
 }

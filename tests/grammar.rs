@@ -13,7 +13,7 @@ use perigee_http::api::{Answer, Api, ApiError, Kind, ModelCard, Summary};
 use perigee_http::generate::{Generator, ModelText, SamplingDefaults};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::Activations;
+use perigee_ops::{Activations, Parallelism};
 use perigee_telemetry::Metrics;
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, ToolCalls, ToolFunction, ToolMode};
 use perigee_text::{ChatTemplate, RenderOptions, Tokenizer};
@@ -46,6 +46,7 @@ fn nano() -> Nano {
         tiers: None,
         launch_times: None,
         memory_utilization: 1.0,
+        parallelism: Parallelism::default_of(1),
         speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

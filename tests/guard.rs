@@ -14,7 +14,7 @@ use perigee_engine::{EngineEvent, EngineHandle, EngineRequest};
 use perigee_http::generate::{GuardChoice, GuardPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::Activations;
+use perigee_ops::{Activations, Parallelism};
 use perigee_telemetry::{Exposition, Metrics};
 use perigee_text::{Specials, Tokenizer};
 
@@ -56,6 +56,7 @@ fn start() -> Nano {
         tiers: None,
         launch_times: None,
         memory_utilization: 1.0,
+        parallelism: Parallelism::default_of(1),
         speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

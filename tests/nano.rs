@@ -209,6 +209,7 @@ fn sampled_replies(
         tiers: None,
         launch_times: None,
         memory_utilization: 1.0,
+        parallelism: Parallelism::default_of(1),
         speculation,
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

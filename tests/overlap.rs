@@ -18,7 +18,7 @@ use perigee_http::generate::{GuardChoice, GuardPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
-use perigee_ops::{Activations, CacheDType};
+use perigee_ops::{Activations, CacheDType, Parallelism};
 use perigee_telemetry::Metrics;
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
 use perigee_text::{Specials, Tokenizer};
@@ -80,6 +80,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         tiers: None,
         launch_times: None,
         memory_utilization: 1.0,
+        parallelism: Parallelism::default_of(1),
         speculation: perigee_decoding::speculation::Config::off(),
     }
 }

@@ -61,3 +61,18 @@ struct RowFp8 {
 __device__ __forceinline__ u32 cached_slot(const u32* block_table, int position, int block_size) {
     return block_table[position / block_size] * static_cast<u32>(block_size) + position % block_size;
 }
+
+// One layer of a cache of which every rank has a part of each block.
+struct CacheParts {
+    const u8* of_rank[MAX_RANKS];  // [slots, row_bytes] each
+    int block_size;                // tokens of a block
+    int part;                      // of which each rank has so many; of one rank all
+};
+
+// The row of a position, by the sequence's block table.
+__device__ __forceinline__ const u8* cached_row(
+    const CacheParts& cache, const u32* block_table, int position, int row_bytes) {
+    const int offset = position % cache.block_size;
+    const i64 slot = static_cast<i64>(block_table[position / cache.block_size]) * cache.part + offset % cache.part;
+    return cache.of_rank[offset / cache.part] + slot * row_bytes;
+}

@@ -45,6 +45,7 @@ struct MlaDecodeParams {
     void* latents;            // [I, H, C]: weighted sum of latents, from decode to combine; f32, or f16 over F16_SUMS
     float* attended;          // [T, H * V]
     bf16* rounded;            // [T, H * V], attended in bf16, or null
+    float* row_statistics;    // [A, H, 2]: those of a row, or null; with them query and attended have the rows of the pass, not of the step
     int num_heads;            // H
     int nope;                 // N
     int rope;                 // R

@@ -2,6 +2,7 @@
 //
 // Legend as in mla_prefill.cu.
 
+#include "cached_row.cuh"
 #include "types.cuh"
 
 // KEYS: those of a tile of the kernel. Arrays begin at multiples of 16 bytes.
@@ -10,7 +11,7 @@ struct MlaPrefillParams {
     const float* query;      // [T, H * (N + R)]
     const float* rotations;  // [T, R]: R/2 cosines, then R/2 sines
     const void* kv_up;       // [H * (N + V), C] of the function's type: per head N rows of W_UK, then V of W_UV
-    const u8* cache;         // [slots, row_bytes], one layer
+    CacheParts cache;        // one layer
     const u32* block_table;  // block ids of the sequence, from position 0 on
     Value* latents;          // [K, C], from gather to expand
     Value* rope_keys;        // [K, R], from gather to prefill
@@ -24,7 +25,6 @@ struct MlaPrefillParams {
     int rope;                // R
     int value;               // V
     int latent;              // C
-    int block_size;          // tokens of a block
     int row_bytes;           // bytes of a cached row
     float scale;             // factor on scores
     int first_key;           // position of the slab's first key, a multiple of KEYS
@@ -32,5 +32,4 @@ struct MlaPrefillParams {
     int first_row;           // of the step
     int num_rows;            // rows of this launch, all of them at the slab's first key or behind it
     int first_position;      // position of first_row in its sequence
-    int reserved;            // 0
 };

@@ -8,7 +8,6 @@
 
 #include "types.cuh"
 
-constexpr u32 MAX_RANKS = 8;
 // Polls between looks at the clock and at the word that ends all waits.
 constexpr u32 POLLS = 256;
 

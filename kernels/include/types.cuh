@@ -8,6 +8,9 @@ using u32 = unsigned int;
 using i64 = long long;
 using u64 = unsigned long long;
 
+// Most devices that share a model.
+constexpr u32 MAX_RANKS = 8;
+
 // A bf16 value as it is stored.
 struct bf16 {
     u16 bits;

@@ -8,7 +8,7 @@ use perigee_model::{ExpertOrder, Uploads};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Activations, Backend, CacheDType, ContextSplit, OpError, Parallelism};
+use perigee_ops::{Activations, Backend, CacheDType, OpError, Parallelism};
 
 /// A backend, and how an engine feeds it.
 pub struct Equipped<B: Backend> {
@@ -100,9 +100,8 @@ impl<D: Driver> EquippedGpus<D> {
         }
     }
 
-    /// The ranks of a group: each has all cached tokens, for its own heads, and a part of every expert.
-    pub fn as_ranks(self) -> Result<Equipped<Group<CudaBackend<D>>>, OpError> {
-        let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
+    /// The ranks of a group that shares the model so.
+    pub fn as_ranks(self, parallelism: Parallelism) -> Result<Equipped<Group<CudaBackend<D>>>, OpError> {
         let ranks = self.backends.len();
         Ok(Equipped {
             ranks,

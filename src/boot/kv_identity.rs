@@ -18,7 +18,7 @@ pub(super) fn kv_identity(
     options: &EngineOptions,
     dtype: CacheDType,
 ) -> Identity {
-    let (program, arithmetic) = (program(), arithmetic(&options.backend));
+    let (program, arithmetic) = (program(), arithmetic(options));
     let numbers = (options.block_size, options.latent_norm_eps, options.speculation.rope_theta);
     let numbers = format!("{dtype:?} {numbers:?}");
     let weights = sampled(checkpoint);
@@ -34,17 +34,22 @@ fn program() -> String {
     format!("{} {:?}", env!("CARGO_PKG_VERSION"), built.ok())
 }
 
-fn arithmetic(backend: &BackendChoice) -> String {
+fn arithmetic(options: &EngineOptions) -> String {
     // Any number of threads gives the same bits.
-    match backend {
+    let parallelism = options.parallelism;
+    match &options.backend {
         BackendChoice::Reference => "reference".into(),
         BackendChoice::Cpu(cpu) => format!("cpu {:?} {:?}", cpu.activations, cpu.isa),
         BackendChoice::CpuRanks { ranks, each, parallelism } => {
             format!("cpu {:?} {:?} on {ranks} ranks, {parallelism:?}", each.activations, each.isa)
         }
-        BackendChoice::Given { devices, activations } => format!("{} {activations:?}", devices.0.name()),
+        BackendChoice::Given { devices, activations } => {
+            format!("{} {activations:?}, {parallelism:?}", devices.0.name())
+        }
         // The engine that starts has one of the two.
-        BackendChoice::Cuda(gpu) | BackendChoice::Auto { gpu, .. } => gpu.arithmetic(),
+        BackendChoice::Cuda(gpu) | BackendChoice::Auto { gpu, .. } => {
+            format!("{}, {parallelism:?}", gpu.arithmetic())
+        }
     }
 }
 

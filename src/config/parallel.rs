@@ -12,15 +12,18 @@ use serde::{Deserialize, Serialize};
 pub struct ParallelConfig {
     /// Ranks that the cached tokens of a sequence are divided among: as many as device.ranks = each rank has a part of every block,
     /// which leaves room for as many times more tokens and costs an exchange a layer; 1 = every rank has all of them and
-    /// attends with its own heads alone. 0 = as many as device.ranks on the CPU, 1 on GPUs, which have no other.
+    /// attends with its own heads alone. 0 = as many as device.ranks on the CPU, 1 on GPUs: there a part pays with long contexts, from
+    /// about 40,000 tokens of all running requests on (PCIe), or where the cache is too small.
     pub context: usize,
     /// Groups of ranks that the routed experts are divided among, each expert as a whole in one group and cut over its ranks: as many as
     /// device.ranks = whole experts on single ranks, 1 = every expert cut over all ranks, so that each works as much as the
-    /// others whatever the router chooses. Divides device.ranks. 0 = as many as device.ranks on the CPU, 1 on GPUs, which have no other.
+    /// others whatever the router chooses. Divides device.ranks. 0 = as many as device.ranks on the CPU, 1 on GPUs, where every one of them
+    /// reads as much of each expert as the others.
     pub expert: usize,
     /// What ranks with parts of the cached tokens exchange while decoding: latents = queries and partial results in the latent
     /// space; heads = those of the heads, a third of the bytes, where every rank also holds W_UK and W_UV of all heads (0.8 GB of
-    /// Kimi K2) and takes all heads into the latent space and out of it. auto = latents. Results differ by rounding.
+    /// Kimi K2) and takes all heads into the latent space and out of it. auto = latents on the CPU, heads on GPUs, which have no other.
+    /// Results differ by rounding.
     pub attention_exchange: AttentionExchangeChoice,
     /// Seconds that a GPU waits for another one in an exchange before the engine ends with the reason: which rank, which exchange. Longer:
     /// a GPU that hangs is noticed later. Shorter: one that is only late, as after a long prompt on one GPU alone, ends the engine.
@@ -42,7 +45,7 @@ impl Default for ParallelConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionExchangeChoice {
-    /// Latents.
+    /// Latents on the CPU, heads on GPUs.
     #[default]
     Auto,
     /// In the latent space.
@@ -58,21 +61,14 @@ impl ParallelConfig {
         if !(1.0..=600.0).contains(&self.wait_seconds) {
             problems.push(("wait_seconds", "must be from 1 to 600".into()));
         }
-        if on_gpus && ranks > 1 {
-            let one = "must be 0 or 1 with device.backend = cuda";
-            if self.context > 1 {
-                problems.push(("context", format!("{one}: every GPU has all cached tokens")));
-            }
-            if self.expert > 1 {
-                problems.push(("expert", format!("{one}: every GPU has a part of each expert")));
-            }
-            return problems;
-        }
         if ![0, 1, ranks].contains(&self.context) {
             problems.push(("context", format!("must be 0, 1 or device.ranks ({ranks})")));
         }
         if self.expert != 0 && !ranks.is_multiple_of(self.expert) {
             problems.push(("expert", format!("must divide device.ranks ({ranks}), or be 0")));
+        }
+        if on_gpus && self.attention_exchange == AttentionExchangeChoice::Latents {
+            problems.push(("attention_exchange", "must be auto or heads with device.backend = cuda".into()));
         }
         problems
     }
@@ -84,18 +80,23 @@ impl ParallelConfig {
 
     /// Whether the cached tokens of a sequence are divided.
     pub fn splits_context(&self, ranks: usize, on_gpus: bool) -> bool {
-        ranks > 1 && self.context != 1 && !on_gpus
+        ranks > 1 && if self.context == 0 { !on_gpus } else { self.context > 1 }
     }
 
-    /// How so many ranks of the CPU share a model.
-    pub fn resolve(&self, ranks: usize) -> Parallelism {
+    /// How so many ranks share a model, of GPUs or of the CPU.
+    pub fn resolve(&self, ranks: usize, on_gpus: bool) -> Parallelism {
         let exchange = match self.attention_exchange {
+            AttentionExchangeChoice::Auto if on_gpus => AttentionExchange::Heads,
             AttentionExchangeChoice::Auto | AttentionExchangeChoice::Latents => AttentionExchange::Latents,
             AttentionExchangeChoice::Heads => AttentionExchange::Heads,
         };
         Parallelism {
-            expert_groups: if self.expert == 0 { ranks } else { self.expert },
-            context: match self.splits_context(ranks, false) {
+            expert_groups: match self.expert {
+                0 if on_gpus => 1,
+                0 => ranks,
+                groups => groups,
+            },
+            context: match self.splits_context(ranks, on_gpus) {
                 true => ContextSplit::Split(exchange),
                 false => ContextSplit::Whole,
             },

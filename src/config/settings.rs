@@ -286,17 +286,25 @@ mod tests {
             }
         };
         check_violation(on_gpus(9, |_| ()), ("device", "ranks", "at most 8 with device.backend = cuda"));
+        check_violation(on_gpus(4, |p| p.context = 2), ("parallel", "context", "0, 1 or device.ranks (4)"));
+        check_violation(on_gpus(4, |p| p.expert = 3), ("parallel", "expert", "must divide device.ranks (4)"));
+        let latents = crate::config::parallel::AttentionExchangeChoice::Latents;
+        let edit = move |s: &mut Settings| {
+            on_gpus(2, |_| ())(s);
+            s.parallel.attention_exchange = latents;
+        };
+        check_violation(edit, ("parallel", "attention_exchange", "auto or heads"));
         check_violation(
-            on_gpus(4, |p| p.context = 4),
-            ("parallel", "context", "every GPU has all cached tokens"),
+            on_gpus(3, |p| p.context = 3),
+            ("kv_cache", "block_size", "multiple of device.ranks"),
         );
-        check_violation(
-            on_gpus(4, |p| p.expert = 2),
-            ("parallel", "expert", "every GPU has a part of each expert"),
-        );
-        let mut settings = Settings::default();
-        on_gpus(3, |p| (p.context, p.expert) = (1, 1))(&mut settings);
-        assert_eq!(settings.violations(), []);
+        let fine: [fn(&mut super::super::ParallelConfig); 2] =
+            [|p| (p.context, p.expert) = (1, 1), |p| (p.context, p.expert) = (4, 2)];
+        for (ranks, edit) in [3, 4].into_iter().zip(fine) {
+            let mut settings = Settings::default();
+            on_gpus(ranks, edit)(&mut settings);
+            assert_eq!(settings.violations(), []);
+        }
         check_violation(|s| s.device.ranks = 3, ("kv_cache", "block_size", "multiple of device.ranks (3)"));
         let four = |edit: fn(&mut super::super::ParallelConfig)| {
             move |s: &mut Settings| {

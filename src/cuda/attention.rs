@@ -4,13 +4,17 @@
 //! launched, not what they compute.
 
 use super::kernels::ahead::Ahead;
+use super::kernels::all_reduce::MAX_RANKS;
+use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::CombineTypes;
+use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
     mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::DType;
+use perigee_ops::host::BlockParts;
 use perigee_ops::{Activations, CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
 
 /// Bounds of one [`Attention`].
@@ -23,7 +27,7 @@ pub struct AttentionCapacity {
     /// Items of all rows of a pass together ([`mla_decode::items_of`]), at least 16; more take several passes. A row is in one pass:
     /// this bounds its context, to 512 keys for each.
     pub items: usize,
-    /// Tokens per block of the cache.
+    /// Tokens per block of the cache, of all ranks.
     pub block_size: usize,
     /// Keys of a context that are expanded at once, rounded up to a multiple of 64; more take several slabs.
     pub slab_keys: usize,
@@ -41,8 +45,10 @@ pub enum KvUpType {
 /// `kv_b_proj` on the device: `[H * (N + V), C]` row-major, per head N rows of W_UK, then V rows of W_UV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvUp {
-    /// Address, a multiple of 16.
+    /// Address of the heads that this rank has, a multiple of 16.
     pub address: u64,
+    /// Of the heads of all ranks, where a rank takes all of them to its keys; else the same.
+    pub all: u64,
     /// Element type.
     pub dtype: KvUpType,
 }
@@ -68,7 +74,16 @@ impl KvUp {
             }
             host => (stream.store("weights", &host.to_f32())?, KvUpType::F32),
         };
-        Ok(Self { address: buffer.address, dtype })
+        Ok(Self { address: buffer.address, all: buffer.address, dtype })
+    }
+
+    /// That of all heads as a rank sees it whose own heads begin with `row`, of rows of `latent` values.
+    pub fn with_own_from(self, row: usize, latent: usize) -> Self {
+        let size = match self.dtype {
+            KvUpType::F32 => 4,
+            KvUpType::Bf16 => 2,
+        };
+        Self { address: self.all + (row * latent * size) as u64, ..self }
     }
 }
 
@@ -85,7 +100,9 @@ pub struct Addresses {
     pub rounded: u64,
     /// First row of the layer in the cache.
     pub cache: u64,
-    /// Shape of the cache.
+    /// The same of every rank, where ranks have parts of it.
+    pub caches: Option<[u64; MAX_RANKS]>,
+    /// Shape of the cache, on this rank.
     pub cache_shape: CacheShape,
     /// The plan's block tables, u32.
     pub block_tables: u64,
@@ -106,6 +123,8 @@ pub struct Attention {
     arithmetic: Activations,
     arch: Arch,
     multiprocessors: u32,
+    /// Where this rank has a part of every block.
+    parts: Option<ContextParts>,
     /// Shared by the two forms, which run one after the other.
     scratch: Buffer,
     words: Vec<u32>,
@@ -113,6 +132,18 @@ pub struct Attention {
     passes: Vec<usize>,
     /// Rows that launches are shaped for, where passes are spread ([`Attention::lists`]); `None`: those of each pass.
     launch_rows: Option<usize>,
+}
+
+/// Attention of a rank that has a part of every block: in absorbed form it takes the queries of all heads to its own keys, in expanded
+/// form it reads all keys where they are.
+#[derive(Debug, Clone, Copy)]
+pub struct ContextParts {
+    /// Its part.
+    pub block: BlockParts,
+    /// Sizes of all heads.
+    pub all: MlaShape,
+    /// What ranks give one another.
+    pub exchange: Exchange,
 }
 
 /// Bytes to which the parts of the scratch are aligned.
@@ -140,10 +171,22 @@ impl AttentionCapacity {
         }
     }
 
-    /// Latent queries, statistics and latents of the absorbed form.
-    fn absorbed_parts(&self, shape: &MlaShape) -> ([u64; 3], u64) {
+    /// Latent queries, statistics and latents of the absorbed form; where ranks have parts of the keys, `exchanged` rows of queries, of
+    /// what comes of them, and of its statistics.
+    fn absorbed_parts(&self, shape: &MlaShape, exchanged: bool) -> ([u64; 6], u64) {
         let (rows, items) = (self.absorbed_rows * shape.num_heads, self.items * shape.num_heads);
-        parts([rows * shape.latent_dim(), items * 2, items * shape.kv_lora_rank])
+        let [query, value, statistics] = match exchanged {
+            true => [shape.qk_nope_head_dim + shape.qk_rope_head_dim, shape.v_head_dim, 2],
+            false => [0; 3],
+        };
+        parts([
+            rows * shape.latent_dim(),
+            items * 2,
+            items * shape.kv_lora_rank,
+            rows * query,
+            rows * value,
+            rows * statistics,
+        ])
     }
 
     /// Latents, rope keys, keys with values, statistics and faults of the expanded form, in f32; tensor cores need half
@@ -161,10 +204,11 @@ impl AttentionCapacity {
 }
 
 impl Attention {
-    /// Bytes of scratch.
-    pub fn bytes(shape: &MlaShape, capacity: &AttentionCapacity) -> u64 {
+    /// Bytes of scratch; `all` are the sizes of the heads of all ranks, where these have parts of the keys.
+    pub fn bytes(shape: &MlaShape, all: Option<&MlaShape>, capacity: &AttentionCapacity) -> u64 {
         let capacity = capacity.rounded();
-        capacity.absorbed_parts(shape).1.max(capacity.expanded_parts(shape).1)
+        let absorbed = capacity.absorbed_parts(all.unwrap_or(shape), all.is_some());
+        absorbed.1.max(capacity.expanded_parts(shape).1)
     }
 
     /// Upper bound on the words of [`Attention::lists`] of steps of up to `rows` rows.
@@ -180,15 +224,18 @@ impl Attention {
         shape: &MlaShape,
         capacity: &AttentionCapacity,
         arithmetic: Activations,
+        parts: Option<ContextParts>,
     ) -> Result<Self, OpError> {
         mla_decode::check(shape)?;
-        let scratch = stream.allocate("attention", Self::bytes(shape, capacity) as usize)?;
+        let all = parts.as_ref().map(|parts| &parts.all);
+        let scratch = stream.allocate("attention", Self::bytes(shape, all, capacity) as usize)?;
         Ok(Self {
             shape: *shape,
             capacity: capacity.rounded(),
             arithmetic,
             arch: stream.arch(),
             multiprocessors: stream.multiprocessors(),
+            parts,
             scratch,
             words: Vec::new(),
             passes: Vec::new(),
@@ -209,22 +256,28 @@ impl Attention {
         self.passes.clear();
         self.launch_rows = None;
         let mut pass = self.begin_pass();
+        // All ranks have the same passes: they count the items of the rank that has most.
+        let mut planned_items = 0;
         for segment in &plan.absorbed {
             self.check(segment)?;
             for (row, num_keys) in segment.rows.clone().zip(segment.first_position + 1..) {
-                let items = mla_decode::items_of(num_keys);
-                if items > self.capacity.items {
-                    let limit = self.capacity.items * mla_decode::SPLIT;
+                let (own_keys, most_items) = self.keys(num_keys);
+                if most_items > self.capacity.items {
+                    let world = self.parts.map_or(1, |parts| parts.block.share().world);
+                    let limit = self.capacity.items * mla_decode::SPLIT * world;
                     return Err(refusal(format!("a context of {num_keys} tokens, and the limit is {limit}")));
                 }
-                let [num_rows, num_items] = [pass, pass + 1].map(|at| self.words[at] as usize);
-                if num_rows == self.capacity.absorbed_rows || num_items + items > self.capacity.items {
+                let num_rows = self.words[pass] as usize;
+                if num_rows == self.capacity.absorbed_rows || planned_items + most_items > self.capacity.items
+                {
                     pass = self.begin_pass();
+                    planned_items = 0;
                 }
                 let (first_item, table) = (self.words[pass + 1], segment.block_table.start);
-                self.words.extend([row as u32, first_item, num_keys as u32, table as u32]);
+                self.words.extend([row as u32, first_item, own_keys as u32, table as u32]);
                 self.words[pass] += 1;
-                self.words[pass + 1] += items as u32;
+                self.words[pass + 1] += mla_decode::items_of(own_keys) as u32;
+                planned_items += most_items;
             }
         }
         for row in plan.num_rows()..padded_rows {
@@ -244,6 +297,15 @@ impl Attention {
             self.spread(rows);
         }
         Ok(&self.words)
+    }
+
+    /// Keys of a row of so many that are on this rank, and the most items that a rank has of them.
+    fn keys(&self, num_keys: usize) -> (usize, usize) {
+        let Some(ContextParts { block, .. }) = self.parts else {
+            return (num_keys, mla_decode::items_of(num_keys));
+        };
+        let items_of = |rank| mla_decode::items_of(block.num_held_by(rank, num_keys));
+        (block.num_held(num_keys), (0..block.share().world).map(items_of).max().unwrap_or(0))
     }
 
     /// Gives passes the places that those of any step of `rows` rows have.
@@ -276,7 +338,8 @@ impl Attention {
 
     fn check_cache(&self, at: &Addresses) -> Result<(), OpError> {
         let (shape, cache) = (&self.shape, &at.cache_shape);
-        let expected = [shape.latent_dim(), shape.qk_rope_head_dim, self.capacity.block_size];
+        let block_size = self.parts.map_or(self.capacity.block_size, |parts| parts.block.part());
+        let expected = [shape.latent_dim(), shape.qk_rope_head_dim, block_size];
         expect("attend", &expected, &[cache.latent_dim, cache.rope_dim, cache.block_size])
     }
 
@@ -320,28 +383,35 @@ impl Attention {
         kv_up: &KvUp,
     ) -> Result<(), OpError> {
         self.check_cache(at)?;
-        let (shape, capacity) = (&self.shape, &self.capacity);
-        let [latent_queries, statistics, latents] = capacity.absorbed_parts(shape).0;
+        let (shape, exchange) = match &self.parts {
+            None => (&self.shape, None),
+            Some(parts) => (&parts.all, Some(&parts.exchange)),
+        };
+        let offsets = self.capacity.absorbed_parts(shape, exchange.is_some()).0;
+        let [latent_queries, statistics, latents, queries, values, row_statistics] =
+            offsets.map(|offset| self.scratch.address + offset);
         let absorb = match kv_up.dtype {
             KvUpType::F32 => "mla_absorb_f32",
             KvUpType::Bf16 => "mla_absorb_bf16",
         };
-        let (decode, decode_launch, combine_types) = self.decode(at.cache_shape.dtype, kv_up.dtype);
+        let (decode, decode_launch, combine_types) = self.decode(shape, at.cache_shape.dtype, kv_up.dtype);
         for pass in &self.passes {
             // A later step's pass may have other rows: the launches serve any number.
             let rows = self.launch_rows.unwrap_or(self.words[*pass] as usize);
-            let params = mla_decode::Params {
+            let pass = at.lists + 4 * *pass as u64;
+            let own = mla_decode::Params {
                 query: at.query,
                 rotations: at.rotations,
-                kv_up: kv_up.address,
+                kv_up: kv_up.all,
                 cache: at.cache,
                 block_tables: at.block_tables,
-                pass: at.lists + 4 * *pass as u64,
-                latent_queries: self.scratch.address + latent_queries,
-                statistics: self.scratch.address + statistics,
-                latents: self.scratch.address + latents,
+                pass,
+                latent_queries,
+                statistics,
+                latents,
                 attended: at.attended,
                 rounded: at.rounded,
+                row_statistics: 0,
                 num_heads: shape.num_heads as i32,
                 nope: shape.qk_nope_head_dim as i32,
                 rope: shape.qk_rope_head_dim as i32,
@@ -352,17 +422,35 @@ impl Attention {
                 scale: shape.scale,
                 ahead: at.ahead,
             };
+            let params = match exchange {
+                None => own,
+                Some(exchange) => {
+                    let rows = Rows { pass, from: at.query, statistics: 0, to: queries, rounded: 0 };
+                    exchange.queries(stream, &rows)?;
+                    mla_decode::Params { query: queries, attended: values, rounded: 0, row_statistics, ..own }
+                }
+            };
             stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
             stream.launch(decode, decode_launch, &params)?;
             let (combine, launch) = mla_decode::combine(shape, rows, combine_types);
             stream.launch(combine, launch, &params)?;
+            if let Some(exchange) = exchange {
+                let (to, rounded) = (at.attended, at.rounded);
+                let rows = Rows { pass, from: values, statistics: row_statistics, to, rounded };
+                exchange.attended(stream, &rows)?;
+            }
         }
         Ok(())
     }
 
     /// The kernel of the items, its launch, and what is left to combine.
-    fn decode(&self, cache: CacheDType, kv_up: KvUpType) -> (&'static str, LaunchShape, CombineTypes) {
-        let (shape, items, multiprocessors) = (&self.shape, self.capacity.items, self.multiprocessors);
+    fn decode(
+        &self,
+        shape: &MlaShape,
+        cache: CacheDType,
+        kv_up: KvUpType,
+    ) -> (&'static str, LaunchShape, CombineTypes) {
+        let (items, multiprocessors) = (self.capacity.items, self.multiprocessors);
         let types = match kv_up {
             KvUpType::F32 => CombineTypes::F32,
             KvUpType::Bf16 => CombineTypes::Bf16,
@@ -400,6 +488,9 @@ impl Attention {
         segments: &[Segment],
     ) -> Result<(), OpError> {
         self.check_cache(at)?;
+        if let Some(parts) = self.parts.filter(|_| !segments.is_empty()) {
+            parts.exchange.meet(stream)?;
+        }
         for segment in segments {
             self.check(segment)?;
             for first_key in (0..segment.context_len()).step_by(self.capacity.slab_keys) {
@@ -430,7 +521,14 @@ impl Attention {
             query: at.query,
             rotations: at.rotations,
             kv_up: kv_up.address,
-            cache: at.cache,
+            cache: match at.caches {
+                None => CacheParts::alone(at.cache, self.capacity.block_size),
+                Some(of_rank) => CacheParts {
+                    of_rank,
+                    block_size: self.capacity.block_size as i32,
+                    part: at.cache_shape.block_size as i32,
+                },
+            },
             block_table: at.block_tables + 4 * segment.block_table.start as u64,
             latents,
             rope_keys,
@@ -444,7 +542,6 @@ impl Attention {
             rope: shape.qk_rope_head_dim as i32,
             value: shape.v_head_dim as i32,
             latent: shape.kv_lora_rank as i32,
-            block_size: at.cache_shape.block_size as i32,
             row_bytes: at.cache_shape.row_bytes() as i32,
             scale: shape.scale,
             first_key: first_key as i32,
@@ -452,7 +549,6 @@ impl Attention {
             first_row: (segment.rows.start + skipped) as i32,
             num_rows: num_rows as i32,
             first_position: (segment.first_position + skipped) as i32,
-            reserved: 0,
         };
         if self.arithmetic.are_rounded()
             && kv_up.dtype == KvUpType::Bf16

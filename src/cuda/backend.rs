@@ -24,7 +24,7 @@ use rank::Peers;
 use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
 use super::driver::{Driver, Transfer};
 use super::kernels::ahead::{self, Ahead};
-use super::kernels::all_reduce::Operation;
+use super::kernels::all_reduce::{MAX_RANKS, Operation};
 use super::kernels::linear::{self, Output};
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
 use super::kernels::{repack, route};
@@ -47,12 +47,12 @@ use perigee_ops::{
 /// Most blocks of one sequence: bounds its block table in the plan, 4 bytes each.
 const MAX_TABLE_BLOCKS: usize = 1 << 14;
 
-/// Capacity of attention for steps of this capacity.
-fn attention_capacity(capacity: &Capacity) -> AttentionCapacity {
+/// Capacity of attention for steps of this capacity, of one of `parts` ranks that divide the keys.
+fn attention_capacity(capacity: &Capacity, parts: usize) -> AttentionCapacity {
     AttentionCapacity {
         rows: capacity.max_tokens.max(step::padded(capacity.max_tokens)),
         absorbed_rows: step::padded(capacity.max_num_seqs.min(capacity.max_tokens)),
-        items: 4096,
+        items: 4096 / parts,
         block_size: capacity.block_size,
         slab_keys: 2048,
     }
@@ -60,7 +60,7 @@ fn attention_capacity(capacity: &Capacity) -> AttentionCapacity {
 
 /// Bytes of the largest plan, with `rope` values of a rotation.
 fn plan_bytes(rope: usize, capacity: &Capacity) -> usize {
-    let lists = Attention::list_words(attention_capacity(capacity).rows);
+    let lists = Attention::list_words(attention_capacity(capacity, 1).rows);
     // Every sequence of a step may have a table.
     let sequences = capacity.max_num_seqs.min(capacity.max_tokens);
     step::bytes(capacity.max_tokens, rope, lists, sequences * MAX_TABLE_BLOCKS)
@@ -122,10 +122,12 @@ pub struct Router {
     bias: Buffer,
 }
 
-/// The latent cache, `[num_layers, slots, row_bytes]`.
+/// The latent cache, `[num_layers, slots, row_bytes]`, or a rank's part of it.
 pub struct Cache {
     shape: CacheShape,
     buffer: Buffer,
+    /// The buffers of all ranks, where each has a part.
+    of_rank: Option<[u64; MAX_RANKS]>,
     /// Content of one block on its way to the host, `[num_layers, block_size, row_bytes]`.
     staging: Buffer,
     /// `[num_layers]`; see [`Backend::set_cache_scales`].
@@ -133,9 +135,26 @@ pub struct Cache {
 }
 
 impl Cache {
-    fn layer(&self, layer: usize) -> u64 {
+    fn new<D: Driver>(stream: &mut Stream<D>, shape: &CacheShape) -> Result<Self, OpError> {
+        let buffer = stream.zeros("latent cache", shape.bytes())?;
+        let staging = stream.allocate("block on its way", shape.block_bytes())?;
+        Ok(Self { shape: *shape, buffer, of_rank: None, staging, exponents: vec![0; shape.num_layers] })
+    }
+
+    /// First byte of a layer in a buffer.
+    fn layer_at(&self, layer: usize) -> u64 {
         let slots = self.shape.num_blocks * self.shape.block_size;
-        self.buffer.address + (layer * slots * self.shape.row_bytes()) as u64
+        (layer * slots * self.shape.row_bytes()) as u64
+    }
+
+    fn layer(&self, layer: usize) -> u64 {
+        self.buffer.address + self.layer_at(layer)
+    }
+
+    /// A layer in the buffers of all ranks.
+    fn layers(&self, layer: usize) -> Option<[u64; MAX_RANKS]> {
+        let at = self.layer_at(layer);
+        self.of_rank.map(|of_rank| of_rank.map(|buffer| buffer + at))
     }
 
     /// Bytes of a block in one layer.
@@ -172,7 +191,7 @@ pub struct Workspace<D: Driver> {
     has_absorbed: bool,
     /// Logits rows of the last plan.
     num_logits_rows: usize,
-    /// Slots in the cache of the last plan, for calibration.
+    /// Slots in the cache of the last plan, on this rank.
     kv_slots: Vec<KvSlot>,
     /// What [`Backend::announce`] said that comes behind attention, and behind the layer.
     ahead: Ahead,
@@ -403,13 +422,15 @@ impl<D: Driver> CudaBackend<D> {
         let arithmetic = self.arithmetic;
         let unpacked_bytes = self.unpacked_bytes(shape);
         let stream = &mut self.stream;
+        let parts = peers.as_ref().and_then(Peers::parts);
+        let attention_capacity = attention_capacity(capacity, parts.map_or(1, |_| self.share.world));
         if unpacked_bytes > 0 {
             self.unpacked = stream.allocate("unpacked weights", unpacked_bytes)?;
         }
         Ok(Workspace {
             shape: *shape,
             step: Step::new(stream, rope, plan_bytes(shape.mla.qk_rope_head_dim, capacity))?,
-            attention: Attention::new(stream, &shape.mla, &attention_capacity(capacity), arithmetic)?,
+            attention: Attention::new(stream, &shape.mla, &attention_capacity, arithmetic, parts)?,
             sampler: match &peers {
                 None => {
                     let (rows, slots) = (capacity.max_logits_rows, capacity.max_num_seqs);
@@ -469,12 +490,15 @@ impl<D: Driver> CudaBackend<D> {
             drop(self.end_recording());
         }
         w.kv_slots.clone_from(&plan.kv_slots);
+        if let Some(parts) = w.peers.as_ref().and_then(Peers::parts) {
+            w.kv_slots.iter_mut().for_each(|slot| *slot = parts.block.own_slot(*slot));
+        }
         w.expanded.clone_from(&plan.expanded);
         w.has_absorbed = !plan.absorbed.is_empty();
         w.num_logits_rows = plan.logits_rows.len();
         let lists = w.attention.lists(plan, padded_rows)?;
         let list_words = Attention::pass_words(padded_rows);
-        w.step.upload(&mut self.stream, plan, padded_rows, lists, list_words, sources)
+        w.step.upload(&mut self.stream, plan, &w.kv_slots, padded_rows, lists, list_words, sources)
     }
 
     fn norm_rows(&mut self, gain: &Buffer, w: &Workspace<D>) -> Result<(), OpError> {
@@ -552,7 +576,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         let activations = Buffers::bytes(shape, capacity.max_tokens, self.arithmetic);
         let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
         let plan = plan_bytes(shape.mla.qk_rope_head_dim, capacity);
-        let attention = Attention::bytes(&shape.mla, &attention_capacity(capacity));
+        let attention = Attention::bytes(&shape.mla, None, &attention_capacity(capacity, 1));
         let (rows, vocab) = (capacity.max_logits_rows, shape.vocab_size);
         let sampler = Sampler::bytes(rows, capacity.max_num_seqs, vocab, vocab);
         MemoryNeeds {
@@ -635,7 +659,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         experts: &[ExpertMatrices<'_>],
         _split: ExpertSplit,
     ) -> Result<Experts, OpError> {
-        self.load_swiglu(experts)
+        self.load_swiglu(experts, 0)
     }
 
     fn allocate_workspace(
@@ -648,9 +672,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     }
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Cache, OpError> {
-        let buffer = self.stream.zeros("latent cache", shape.bytes())?;
-        let staging = self.stream.allocate("block on its way", shape.block_bytes())?;
-        Ok(Cache { shape: *shape, buffer, staging, exponents: vec![0; shape.num_layers] })
+        Cache::new(&mut self.stream, shape)
     }
 
     fn block_bytes(&self, cache: &Cache) -> usize {
@@ -775,6 +797,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             attended: w.activations.attended.exact.address,
             rounded: w.activations.attended.rounded.address,
             cache: cache.layer(layer),
+            caches: cache.layers(layer),
             cache_shape: cache.shape,
             block_tables: w.step.block_tables(),
             lists: w.step.attention(),

@@ -99,12 +99,13 @@ impl Step {
         })
     }
 
-    /// Uploads a plan with `padded_rows` rows and the lists of attention, for which at least `list_words` words are set
-    /// aside; `sources` are the rows that a draft's rows begin with.
+    /// Uploads a plan with `padded_rows` rows, which go to `kv_slots`, and the lists of attention, for which at least `list_words` words
+    /// are set aside; `sources` are the rows that a draft's rows begin with.
     pub(super) fn upload<D: Driver>(
         &mut self,
         stream: &mut Stream<D>,
         plan: &StepPlan,
+        kv_slots: &[KvSlot],
         padded_rows: usize,
         lists: &[u32],
         list_words: usize,
@@ -125,7 +126,7 @@ impl Step {
         words.extend(plan.tokens.iter().map(|token| embed::media_word(*token)));
         end(self.at.media, words, NO_ROW);
         self.at.kv_slots = words.len();
-        words.extend_from_slice(bytemuck::cast_slice(&plan.kv_slots));
+        words.extend_from_slice(bytemuck::cast_slice(kv_slots));
         end(self.at.kv_slots, words, KvSlot::PAD.0);
         self.at.rotations = words.len();
         for position in &plan.positions {

@@ -304,7 +304,7 @@ impl World {
 
     fn attention(&self, stream: &mut Stream<TestDriver>, way: &Way) -> Attention {
         let capacity = AttentionCapacity { block_size: self.block_size, ..way.capacity };
-        Attention::new(stream, &self.shape, &capacity, self.arithmetic).unwrap()
+        Attention::new(stream, &self.shape, &capacity, self.arithmetic, None).unwrap()
     }
 
     fn upload(&self, stream: &mut Stream<TestDriver>, step: &Step, words: &[u32]) -> (Addresses, KvUp) {
@@ -338,12 +338,14 @@ impl World {
                 .unwrap()
                 .address,
             cache: layer,
+            caches: None,
             cache_shape,
             block_tables: stream.store("tables", &step.plan.block_tables).unwrap().address,
             lists: stream.store("lists", words).unwrap().address,
             ahead: Ahead::NONE,
         };
-        (at, KvUp { address: kv_up.unwrap().address, dtype: self.kv_up_type })
+        let address = kv_up.unwrap().address;
+        (at, KvUp { address, all: address, dtype: self.kv_up_type })
     }
 
     fn check(&self, chunks: &[Chunk], way: &Way) {
@@ -696,13 +698,15 @@ fn rows_of_eight_bits_decode_to_the_bits_of_their_format() {
         let latents = stream.allocate("latents", 4 * c * rows.len()).unwrap().address;
         let rope_keys = stream.allocate("rope keys", 4 * r * rows.len()).unwrap().address;
         let params = mla_prefill::Params {
-            cache: stream.store("cache", &rows.concat()).unwrap().address,
+            cache: mla_prefill::CacheParts::alone(
+                stream.store("cache", &rows.concat()).unwrap().address,
+                rows.len(),
+            ),
             block_table: stream.store("table", &[0u32]).unwrap().address,
             latents,
             rope_keys,
             latent: c as i32,
             rope: r as i32,
-            block_size: rows.len() as i32,
             row_bytes: format.bytes(c, r) as i32,
             num_keys: rows.len() as i32,
             ..bytemuck::Zeroable::zeroed()
@@ -799,7 +803,7 @@ fn steps_of_many_long_contexts_are_recorded() {
     let Some(mut stream) = stream(&PLAIN) else { return };
     let capacity =
         AttentionCapacity { rows: 64, absorbed_rows: 64, items: 4096, block_size: BLOCK_SIZE, slab_keys: 64 };
-    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32).unwrap();
+    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32, None).unwrap();
     for (rows, context, passes) in
         [(64, 32_768, 1), (64, 32_769, 2), (8, 262_145, 2), (64, 262_144, 8), (64, 262_145, 16)]
     {
@@ -820,7 +824,7 @@ fn what_exceeds_the_capacity_is_refused() {
     let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
     let Some(mut stream) = stream(&PLAIN) else { return };
     let capacity = AttentionCapacity { rows: 20, items: 2, ..ROOMY };
-    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32).unwrap();
+    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32, None).unwrap();
     let mut refused = |plan: &StepPlan| attention.lists(plan, 0).err().map(|error| error.to_string());
     assert_eq!(refused(&world.step(&[absorbed(0, 16 * SPLIT - 1..16 * SPLIT)]).plan), None);
     // There is room for 16 items at least, of 512 keys in a context of more than 4,096.
@@ -836,6 +840,6 @@ fn what_exceeds_the_capacity_is_refused() {
     assert!(text.contains("a block table of 16 tokens for a context of 17"), "{text}");
 
     let odd = MlaShape { v_head_dim: 6, ..SMALL };
-    let text = Attention::new(&mut stream, &odd, &capacity, Activations::Bf16).unwrap_err().to_string();
+    let text = Attention::new(&mut stream, &odd, &capacity, Activations::Bf16, None).unwrap_err().to_string();
     assert!(text.contains("v_head_dim is 6"), "{text}");
 }

@@ -5,6 +5,7 @@
 //! names: `scripts/gpu-check`.
 
 mod attention;
+mod exchange;
 mod golden_ptx;
 mod launches;
 mod model;

@@ -15,7 +15,8 @@ use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Model, Weights};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::{
-    Activations, AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
+    Activations, AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Parallelism, Row, StepPlan,
+    TokenSource,
 };
 use perigee_telemetry::Metrics;
 
@@ -279,6 +280,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         tiers: None,
         launch_times: None,
         memory_utilization: 1.0,
+        parallelism: Parallelism::default_of(1),
         speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new("golden", true));

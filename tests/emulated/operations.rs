@@ -4,7 +4,7 @@
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::experts::{self, Experts, Slots, TILE_ROWS};
 use perigee_cuda::kernels::linear::{self, Output, Rows};
-use perigee_cuda::kernels::route::{self, Choice, NO_EXPERT, Worklist};
+use perigee_cuda::kernels::route::{self, Choice, Held, NO_EXPERT, Worklist};
 use perigee_cuda::kernels::{combine, embed, latent, rms_norm};
 use perigee_cuda::{Arch, Matrix, Stream};
 use perigee_numbers::quant::CachedRowFormat;
@@ -324,6 +324,7 @@ fn check_experts(
             slots: device.allocate("tiles", 4 * slots).unwrap().address,
             tile_rows: TILE_ROWS,
             max_tiles,
+            held: Held::all(num_experts),
         };
         let inputs = [logits, bias, num_rows];
         route::launch_route(&mut device, &shape, padded, inputs, choice, Some(&list)).unwrap();
@@ -355,6 +356,7 @@ fn check_experts(
             top_k: top_k as i32,
             eps: 1e-6,
             adds: 1,
+            held: Held::all(num_experts),
         };
         combine::launch(&mut device, rows, &params, [Ahead::NONE; 2]).unwrap();
         sums.check(&name, &device.read(residual, rows * hidden).unwrap());
@@ -452,6 +454,7 @@ fn routes_a_few_rows_in_one_launch() {
                     slots: allocate(slots),
                     tile_rows,
                     max_tiles: slots,
+                    held: Held::all(num_experts),
                 };
                 let (chosen, weights) = (allocate(slots), allocate(slots));
                 let blocks_done = device.zeros("counter", 4).unwrap().address;
@@ -559,6 +562,7 @@ fn normalises_and_routes_many_rows_in_one_launch() {
                         slots: allocate(slots),
                         tile_rows,
                         max_tiles: slots,
+                        held: Held::all(num_experts),
                     };
                     let choice = Choice { chosen: allocate(slots), weights: allocate(slots), blocks_done };
                     (norm, list, choice, allocate(padded * num_experts))

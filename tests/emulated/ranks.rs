@@ -14,7 +14,9 @@ use perigee_engine::scheduler::FinishReason;
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
-use perigee_ops::{Activations, AttentionForm, Backend, CacheDType, ContextSplit, Parallelism};
+use perigee_ops::{
+    Activations, AttentionExchange, AttentionForm, Backend, CacheDType, ContextSplit, Parallelism,
+};
 use perigee_telemetry::Metrics;
 
 use super::{Counts, TestDriver, on_gpu};
@@ -52,8 +54,10 @@ impl Ranks {
         let drivers = TestDriver::several(world, arch, seed)?;
         let mut streams: Vec<_> = drivers.into_iter().map(|driver| Stream::new(driver).unwrap()).collect();
         let layout = Layout::new(world, columns, rows);
-        let areas: Vec<Buffer> =
-            streams.iter_mut().map(|stream| all_reduce::new_area(stream, &layout, 0).unwrap()).collect();
+        let areas: Vec<Buffer> = streams
+            .iter_mut()
+            .map(|stream| all_reduce::new_area(stream, layout.bytes(), 0).unwrap())
+            .collect();
         let mut addresses = [0; all_reduce::MAX_RANKS];
         addresses.iter_mut().zip(&areas).for_each(|(address, area)| *address = area.address);
         let links = streams
@@ -303,11 +307,19 @@ fn group(
     arch: Arch,
     seed: Option<u64>,
     arithmetic: Activations,
+    parallelism: Parallelism,
 ) -> Option<Group<CudaBackend<TestDriver>>> {
     let drivers = TestDriver::several(world, arch, seed)?;
     let ranks = drivers.into_iter().map(|driver| CudaBackend::new(driver, arithmetic).unwrap()).collect();
-    let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
     Some(Group::with(ranks, parallelism).unwrap())
+}
+
+/// Every expert and every head in parts, all positions on every device.
+const WHOLE: Parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
+
+/// A part of every block on each device, and so many groups of experts.
+pub(super) const fn parts(expert_groups: usize) -> Parallelism {
+    Parallelism { expert_groups, context: ContextSplit::Split(AttentionExchange::Heads) }
 }
 
 /// Logits of devices that share a network are those of an independent implementation, in both forms, whole and in chunks; and so is
@@ -315,17 +327,22 @@ fn group(
 #[test]
 fn devices_that_share_a_model_give_golden_logits() {
     let mut rng = fastrand::Rng::with_seed(53);
-    for (name, world, arch, seed) in [
-        ("kimi", 2, Arch::Sm90a, Some(2)),
-        ("moonlight", 4, Arch::Sm120a, None),
-        ("thinking", 8, Arch::Sm80, None),
-        ("grouped", 4, Arch::Sm100a, Some(5)),
+    for (name, world, arch, seed, parallelism) in [
+        ("kimi", 2, Arch::Sm90a, Some(2), WHOLE),
+        ("moonlight", 4, Arch::Sm120a, None, WHOLE),
+        ("thinking", 8, Arch::Sm80, None, WHOLE),
+        ("grouped", 4, Arch::Sm100a, Some(5), WHOLE),
+        ("kimi", 2, Arch::Sm120a, Some(3), parts(2)),
+        ("moonlight", 4, Arch::Sm90a, Some(4), parts(2)),
+        ("thinking", 8, Arch::Sm100a, None, parts(8)),
+        ("grouped", 4, Arch::Sm80, Some(6), parts(4)),
     ] {
         let folder = tempfile::tempdir().unwrap();
         ranks::write_with_doubled_heads(name, folder.path());
-        let Some(group) = group(world, arch, seed, Activations::F32) else { return };
+        let Some(group) = group(world, arch, seed, Activations::F32, parallelism) else { return };
         let mut model = load_folder(group, folder.path(), CacheDType::F32);
-        ranks::check(&format!("{name} on {world} devices"), &mut model, (name, 1), &mut rng);
+        let about = format!("{name} on {world} devices, {parallelism:?}");
+        ranks::check(&about, &mut model, (name, 1), &mut rng);
     }
 }
 
@@ -373,8 +390,13 @@ fn replies<B: Backend>(backend: B) -> Vec<Reply> {
 fn devices_that_share_a_model_write_what_one_writes() {
     let cpu = CpuBackend::new(CpuOptions { activations: Activations::F32, threads: 1, ..Default::default() });
     let expected = replies(cpu);
-    for (world, arch) in [(2, Arch::Sm90a), (4, Arch::Sm120a)] {
-        let Some(group) = group(world, arch, None, Activations::F32) else { return };
+    for (world, arch, parallelism) in [
+        (2, Arch::Sm90a, WHOLE),
+        (4, Arch::Sm120a, WHOLE),
+        (2, Arch::Sm120a, parts(1)),
+        (4, Arch::Sm90a, parts(2)),
+    ] {
+        let Some(group) = group(world, arch, None, Activations::F32, parallelism) else { return };
         for (at, (got, wanted)) in replies(group).iter().zip(&expected).enumerate() {
             assert_eq!(got.tokens, wanted.tokens, "{world} devices, request {at}");
             for ((id, got), (wanted_id, wanted)) in got.bits().1.into_iter().zip(wanted.bits().1) {
@@ -388,21 +410,26 @@ fn devices_that_share_a_model_write_what_one_writes() {
 /// Drafts of devices that share a model are the golden ones, and a prediction layer is what it is on one.
 #[test]
 fn drafts_of_devices_that_share_a_model_match() {
-    if group(2, Arch::Sm90a, None, Activations::F32).is_none() {
+    if group(2, Arch::Sm90a, None, Activations::F32, WHOLE).is_none() {
         return;
     }
-    eagle3::check(|| group(2, Arch::Sm90a, None, Activations::F32).unwrap(), &eagle3::DRAFTS);
-    mtp::check(|| group(2, Arch::Sm120a, None, Activations::F32).unwrap());
+    eagle3::check(|| group(2, Arch::Sm90a, None, Activations::F32, WHOLE).unwrap(), &eagle3::DRAFTS);
+    mtp::check(|| group(2, Arch::Sm120a, None, Activations::F32, parts(2)).unwrap());
 }
 
-/// What a recorded step of ranks is: two sums a layer and one for the table, in one replay; what the host does for it is what it does for
-/// one device, and asking whether all waits have ended.
+/// What a recorded step of ranks is: two sums a layer and one for the table, and with parts of the keys two exchanges a layer more, in one
+/// replay; what the host does for it is what it does for one device, and asking whether all waits have ended.
 #[test]
-fn a_recorded_step_of_ranks_has_two_exchanges_a_layer() {
+fn a_recorded_step_of_ranks_has_two_exchanges_a_layer_and_four_with_parts_of_the_keys() {
+    // Three layers of eleven launches and two sums, a dense one of one launch less; the table with its sum, and the first norm.
+    check_recorded_step(WHOLE, 41);
+    check_recorded_step(parts(2), 41 + 3 * 2);
+}
+
+fn check_recorded_step(parallelism: Parallelism, num_launches: u64) {
     let Some(drivers) = TestDriver::several(2, Arch::Sm90a, None) else { return };
     let counts: Vec<_> = drivers.iter().map(|driver| driver.counts.clone()).collect();
     let ranks = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::Bf16).unwrap());
-    let parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
     let group = Group::with(ranks.collect(), parallelism).unwrap();
     let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::Bf16);
     let decode = |model: &mut _, at: u32| step(model, &[7 + at], at as usize, AttentionForm::Absorbed);
@@ -411,8 +438,7 @@ fn a_recorded_step_of_ranks_has_two_exchanges_a_layer() {
     decode(&mut model, 3);
     for (counts, before) in counts.iter().zip(before) {
         let after = *counts.lock().unwrap();
-        // Three layers of eleven launches and two sums, a dense one of one launch less; the table with its sum, and the first norm.
-        assert!(matches!(after.recorded, 0 | 41), "{} launches are recorded", after.recorded);
+        assert!(after.recorded == 0 || after.recorded == num_launches, "{} are recorded", after.recorded);
         assert_eq!(after.replays - before.replays, 1);
         assert_eq!(after.uploads - before.uploads, 1, "the plan");
         assert_eq!(after.allocations, before.allocations);
@@ -437,7 +463,7 @@ fn a_link_that_loses_words_is_found_at_the_start() {
     let mut options = options();
     (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (4, 32);
     let metrics = Arc::new(Metrics::new("golden", true));
-    let equipped = EquippedGpus::new(ranks.collect()).as_ranks().unwrap();
+    let equipped = EquippedGpus::new(ranks.collect()).as_ranks(WHOLE).unwrap();
     let error =
         start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).map(drop).unwrap_err();
     let text = error.to_string();
@@ -465,7 +491,7 @@ fn a_rank_that_stops_ends_the_engine_with_its_name() {
         backend.set_wait(Duration::from_millis(2));
         backend
     };
-    let equipped = EquippedGpus::new(drivers.into_iter().map(backend).collect()).as_ranks().unwrap();
+    let equipped = EquippedGpus::new(drivers.into_iter().map(backend).collect()).as_ranks(WHOLE).unwrap();
     let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let mut options = options();

@@ -2,7 +2,7 @@
 //! rows and architecture.
 
 use perigee_cuda::kernels::experts::TILE_ROWS;
-use perigee_cuda::kernels::route::{self, Worklist};
+use perigee_cuda::kernels::route::{self, Held, Worklist};
 use perigee_cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
 use perigee_cuda::kernels::{rms_norm, tiled_linear, tiled_swiglu};
 use perigee_cuda::{Arch, Format, Packer, Stream};
@@ -250,8 +250,9 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
                 slots: device.allocate("tiles", 4 * slots).unwrap().address,
                 tile_rows: variant.rows,
                 max_tiles: route::max_tiles(slots, num_experts, variant.rows),
+                held: Held::all(num_experts),
             };
-            route::launch_tiles(&mut device, num_experts, slots, chosen, &list).unwrap();
+            route::launch_tiles(&mut device, slots, chosen, &list).unwrap();
             let middle = device.allocate("inner", 2 * slots * inner).unwrap().address;
             let middle = Rows { address: middle, stride: inner };
             let y =

@@ -154,7 +154,7 @@ impl Layers {
         // Beyond the second cache, where there is a GPU.
         cache_shape.num_layers =
             if on_gpu() { (256usize << 20).div_ceil(layer_bytes).clamp(1, 64) } else { 1 };
-        let mut attention = Attention::new(stream, &shape, &capacity, Activations::Bf16).unwrap();
+        let mut attention = Attention::new(stream, &shape, &capacity, Activations::Bf16, None).unwrap();
         attention.lists(&plan, 0).unwrap();
         assert_eq!(attention.num_passes(), 1);
         // The lists of items of this length: a row has its items behind those of the rows in front of it.
@@ -171,13 +171,14 @@ impl Layers {
             attended: zeros(4 * rows * shape.num_heads * shape.v_head_dim),
             rounded: zeros(2 * rows * shape.num_heads * shape.v_head_dim),
             cache: zeros(cache_shape.bytes()),
+            caches: None,
             cache_shape,
             block_tables: stream.store("tables", &plan.block_tables).unwrap().address,
             lists: stream.store("lists", &words).unwrap().address,
             ahead: Ahead::NONE,
         };
         let kv_up = stream.zeros("kv_up", 2 * shape.num_heads * head * shape.kv_lora_rank).unwrap();
-        let kv_up = KvUp { address: kv_up.address, dtype: KvUpType::Bf16 };
+        let kv_up = KvUp { address: kv_up.address, all: kv_up.address, dtype: KvUpType::Bf16 };
         Self { attention, at, kv_up, layers: cache_shape.num_layers, layer_bytes: layer_bytes as u64 }
     }
 

@@ -13,7 +13,7 @@ pub(super) fn run() -> Option<String> {
     let layout = Layout::new(2, columns, 64);
     let mut areas = [0; MAX_RANKS];
     for (area, stream) in areas.iter_mut().zip(&mut streams) {
-        *area = all_reduce::new_area(stream, &layout, 0).unwrap().address;
+        *area = all_reduce::new_area(stream, layout.bytes(), 0).unwrap().address;
     }
     let ranks: Vec<(Link, Rows)> = streams
         .iter_mut()

@@ -61,6 +61,8 @@ pub struct EngineOptions {
     pub backend: BackendChoice,
     /// Share of a GPU's memory that may be in use.
     pub memory_utilization: f64,
+    /// How several GPUs share the model; ranks of the CPU have it in `backend`.
+    pub parallelism: Parallelism,
     /// Batching limits.
     pub scheduler: scheduler::Config,
     /// Tokens per block.
@@ -98,7 +100,7 @@ impl EngineOptions {
             _ => BackendChoice::CpuRanks {
                 ranks,
                 each: share_threads(cpu, ranks),
-                parallelism: settings.parallel.resolve(ranks),
+                parallelism: settings.parallel.resolve(ranks, false),
             },
         };
         let backend = match settings.device.backend {
@@ -127,6 +129,7 @@ impl EngineOptions {
         Self {
             backend,
             memory_utilization: settings.device.memory_utilization,
+            parallelism: settings.parallel.resolve(settings.device.ranks, true),
             scheduler: settings.scheduler.clone(),
             block_size: cache.block_size,
             cache_bytes: cache.memory_bytes,

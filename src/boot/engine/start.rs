@@ -92,7 +92,10 @@ pub fn start_on_gpus<D: Driver>(
 ) -> Result<StartedEngine, EngineError> {
     match gpus.alone() {
         Ok(alone) => start_on(alone, checkpoint, blueprint, options, metrics, progress),
-        Err(several) => start_on(several.as_ranks()?, checkpoint, blueprint, options, metrics, progress),
+        Err(several) => {
+            let ranks = several.as_ranks(options.parallelism)?;
+            start_on(ranks, checkpoint, blueprint, options, metrics, progress)
+        }
     }
 }
 

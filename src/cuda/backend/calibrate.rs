@@ -2,6 +2,7 @@
 
 use super::buffers::MOE_ROWS;
 use super::ffn::{Ffn, Slots};
+use super::projection::SwigluMatrices;
 use super::{Cache, CudaBackend, Experts, Router, Workspace};
 use crate::driver::Driver;
 use crate::kernels::route::Worklist;
@@ -52,7 +53,11 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
             norms.extend(outputs.chunks_exact(width).map(norm));
         }
         let weights = self.stream.read(w.activations.weights.address, rows * top_k)?;
-        Ok((self.chosen(w)?, weights, norms))
+        let chosen = self.chosen(w)?;
+        // Of experts that other ranks have there is no output.
+        let foreign = chosen.iter().map(|expert| !routed.held().has(*expert));
+        norms.iter_mut().zip(foreign).filter(|(_, foreign)| *foreign).for_each(|(norm, _)| *norm = 0.0);
+        Ok((chosen, weights, norms))
     }
 
     fn chosen(&mut self, w: &Workspace<D>) -> Result<Vec<u32>, OpError> {
@@ -87,15 +92,16 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                 slots: a.slots.address,
                 tile_rows: experts::TILE_ROWS,
                 max_tiles: tiles,
+                held: weights.held(),
             };
             let ([x, rounded], inner) = (a.normed.row(0, w.shape.hidden_size), a.inner.address);
             let units = weights.units();
-            match weights {
-                Experts::Rows(weights) => {
+            match &weights.weights {
+                SwigluMatrices::Rows(weights) => {
                     let slots = experts::Slots::Routed(&list);
                     experts::launch_up(&mut self.stream, weights, slots, 1, x, inner)?;
                 }
-                Experts::Tiles { gate_up, .. } => {
+                SwigluMatrices::Tiles { gate_up, .. } => {
                     let x = tiled::Rows { address: rounded, stride: gate_up.in_features };
                     let y = tiled::Rows { address: inner, stride: units };
                     let slots = tiled::Slots::Routed(&list, 1);

@@ -16,6 +16,7 @@ use crate::kernels::ahead::Ahead;
 use crate::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::kernels::gqa::{self, RowKeys};
 use crate::kernels::linear::Output;
+use crate::kernels::route::Held;
 use crate::kernels::{combine, rms_norm};
 use crate::step::{self, Step};
 use crate::stream::{Buffer, Stream};
@@ -363,6 +364,7 @@ impl<D: Driver> CudaBackend<D> {
             attended: buffers.attended.exact.address,
             rounded: buffers.attended.rounded.address,
             cache: cache.layer(0),
+            caches: None,
             cache_shape: cache.shape,
             block_tables: step.block_tables(),
             lists: step.attention(),
@@ -424,8 +426,9 @@ impl<D: Driver> CudaBackend<D> {
                     attention: Attention::new(
                         &mut self.stream,
                         mla,
-                        &attention_capacity(capacity),
+                        &attention_capacity(capacity, 1),
                         arithmetic,
+                        None,
                     )?,
                     cache: self.allocate_cache(cache)?,
                     expanded: Vec::new(),
@@ -478,6 +481,7 @@ impl<D: Driver> CudaBackend<D> {
                 top_k: 0,
                 eps: shape.rms_norm_eps,
                 adds: 1,
+                held: Held::NONE,
             };
             combine::launch(&mut self.stream, rows, &params, [Ahead::NONE; 2])?;
         }
@@ -524,7 +528,7 @@ impl<D: Driver> CudaBackend<D> {
             hidden_norm: self.load_vector(&host.hidden_norm)?,
             o_proj: self.load_projection(OP, &host.o_proj)?,
             post_attention_layernorm: self.load_vector(&host.post_attention_layernorm)?,
-            mlp: self.load_swiglu(std::slice::from_ref(&host.mlp))?,
+            mlp: self.load_swiglu(std::slice::from_ref(&host.mlp), 0)?,
             norm: self.load_vector(&host.norm)?,
             lm_head: match &host.lm_head {
                 Some(head) => Some(self.load_projection(OP, head)?),
@@ -577,7 +581,7 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         let plan = plan_bytes(rope_dim(shape), capacity);
         let (attention, cache_bytes) = match &shape.attention {
             DraftAttentionShape::Mla { mla, .. } => {
-                let attention = Attention::bytes(mla, &attention_capacity(capacity));
+                let attention = Attention::bytes(mla, None, &attention_capacity(capacity, 1));
                 (attention + cache.block_bytes() as u64, cache.bytes())
             }
             DraftAttentionShape::Gqa(gqa) => (0, gqa_cache_bytes(gqa, cache)),
@@ -648,7 +652,15 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
             LayerAttention::Gqa(gqa) => (gqa.list(plan, padded_rows)?, true),
         };
         let list_words = Attention::pass_words(padded_rows);
-        draft.step.upload(&mut self.stream, plan, padded_rows, lists, list_words, input.rows())?;
+        draft.step.upload(
+            &mut self.stream,
+            plan,
+            &plan.kv_slots,
+            padded_rows,
+            lists,
+            list_words,
+            input.rows(),
+        )?;
         let captured = matches!(input, DraftInput::Captured(_));
         if captured {
             draft.captured_rows = input.rows().iter().map(|row| row.at() + 1).max().unwrap_or(0);

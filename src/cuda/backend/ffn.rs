@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::buffers::MOE_ROWS;
-use super::projection::Experts;
+use super::projection::{Experts, SwigluMatrices};
 use super::{CudaBackend, Router, Workspace, norm_params};
 use crate::driver::Driver;
 use crate::kernels::ahead::Ahead;
 use crate::kernels::all_reduce::Operation;
 use crate::kernels::linear::{self, Output};
-use crate::kernels::route::{self, Choice, Worklist};
+use crate::kernels::route::{self, Choice, Held, Worklist};
 use crate::kernels::{combine, experts, tiled, tiled_linear, tiled_swiglu};
 use crate::stream::Buffer;
 use crate::tuner::Product;
@@ -81,7 +81,9 @@ impl<D: Driver> CudaBackend<D> {
         {
             let product = (&router.weight, x);
             let ahead = match shared {
-                Some(Experts::Tiles { gate_up, .. }) => self.ahead(gate_up, rows),
+                Some(Experts { weights: SwigluMatrices::Tiles { gate_up, .. }, .. }) => {
+                    self.ahead(gate_up, rows)
+                }
                 _ => Ahead::NONE,
             };
             return route::launch_fused(
@@ -111,7 +113,8 @@ impl<D: Driver> CudaBackend<D> {
             tiles: a.tiles.address,
             slots: a.slots.address,
             tile_rows,
-            max_tiles: route::max_tiles(num_slots, routed.count(), tile_rows),
+            max_tiles: route::max_tiles(num_slots, routed.held().count as usize, tile_rows),
+            held: routed.held(),
         }
     }
 
@@ -122,9 +125,9 @@ impl<D: Driver> CudaBackend<D> {
         rows: &Range<usize>,
         w: &Workspace<D>,
     ) -> Result<(), OpError> {
-        let router = &w.shape.router;
-        let chosen = w.activations.chosen.address + 4 * (rows.start * router.top_k) as u64;
-        route::launch_tiles(&mut self.stream, router.num_experts, rows.len() * router.top_k, chosen, list)
+        let top_k = w.shape.router.top_k;
+        let chosen = w.activations.chosen.address + 4 * (rows.start * top_k) as u64;
+        route::launch_tiles(&mut self.stream, rows.len() * top_k, chosen, list)
     }
 
     /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN; a step of
@@ -179,6 +182,7 @@ impl<D: Driver> CudaBackend<D> {
                 top_k: top_k as i32,
                 eps: w.shape.rms_norm_eps,
                 adds,
+                held: routed.map_or(Held::NONE, Experts::held),
             };
             combine::launch(&mut self.stream, rows.len(), &params, ahead)?;
         }
@@ -196,8 +200,8 @@ impl<D: Driver> CudaBackend<D> {
             Vec::new();
         for ffn in all {
             let ([x, rounded], inner, out) = (ffn.x, ffn.inner, ffn.out);
-            match ffn.weights {
-                Experts::Rows(weights) => {
+            match &ffn.weights.weights {
+                SwigluMatrices::Rows(weights) => {
                     let (slots, top_k) = match ffn.slots {
                         Slots::Rows(rows) => (experts::Slots::Rows(rows), 1),
                         Slots::Routed(list, _, top_k) => (experts::Slots::Routed(list), top_k),
@@ -205,7 +209,7 @@ impl<D: Driver> CudaBackend<D> {
                     experts::launch_up(stream, weights, slots, top_k, x, inner)?;
                     experts::launch_down(stream, weights, slots, inner, out)?;
                 }
-                Experts::Tiles { gate_up, down } => {
+                SwigluMatrices::Tiles { gate_up, down } => {
                     let (up, second, chosen) = match ffn.slots {
                         Slots::Rows(rows) => {
                             let up = self.choices.variant(Product::Swiglu, gate_up, rows);

@@ -3,6 +3,7 @@
 use super::CudaBackend;
 use crate::driver::Driver;
 use crate::kernels::experts::{self, TILE_ROWS};
+use crate::kernels::route::Held;
 use crate::packer::Packer;
 use crate::tuner::Choices;
 use crate::weights::{Matrix, Tiled};
@@ -36,9 +37,17 @@ impl Projection {
     }
 }
 
+/// One or many experts: of routed ones all, or a rank's.
+#[derive(Debug, Clone, Copy)]
+pub struct Experts {
+    pub(super) weights: SwigluMatrices,
+    /// Number of the first one.
+    pub(super) first: usize,
+}
+
 /// SwiGLU matrices of one or many experts.
 #[derive(Debug, Clone, Copy)]
-pub enum Experts {
+pub(super) enum SwigluMatrices {
     /// For f32.
     Rows(experts::Experts),
     /// For tensor cores.
@@ -51,35 +60,36 @@ pub enum Experts {
 }
 
 impl Experts {
-    /// E.
-    pub(super) fn count(&self) -> usize {
-        match self {
-            Self::Rows(experts) => experts.gate.count,
-            Self::Tiles { gate_up, .. } => gate_up.count,
-        }
+    /// Their numbers.
+    pub(super) fn held(&self) -> Held {
+        let count = match &self.weights {
+            SwigluMatrices::Rows(experts) => experts.gate.count,
+            SwigluMatrices::Tiles { gate_up, .. } => gate_up.count,
+        };
+        Held { first: self.first as u32, count: count as u32 }
     }
 
     /// I.
     pub(super) fn units(&self) -> usize {
-        match self {
-            Self::Rows(experts) => experts.gate.out_features,
-            Self::Tiles { gate_up, .. } => gate_up.out_features,
+        match &self.weights {
+            SwigluMatrices::Rows(experts) => experts.gate.out_features,
+            SwigluMatrices::Tiles { gate_up, .. } => gate_up.out_features,
         }
     }
 
     /// Bytes of a value between the two products.
     pub(super) fn inner_bytes(&self) -> usize {
-        match self {
-            Self::Rows(_) => 4,
-            Self::Tiles { .. } => 2,
+        match self.weights {
+            SwigluMatrices::Rows(_) => 4,
+            SwigluMatrices::Tiles { .. } => 2,
         }
     }
 
     /// Slots of a tile of a worklist for `num_slots` slots.
     pub(super) fn tile_rows(&self, choices: &Choices, num_slots: usize) -> usize {
-        match self {
-            Self::Rows(_) => TILE_ROWS,
-            Self::Tiles { gate_up, down } => choices.pair(gate_up, down, num_slots)[0].rows,
+        match &self.weights {
+            SwigluMatrices::Rows(_) => TILE_ROWS,
+            SwigluMatrices::Tiles { gate_up, down } => choices.pair(gate_up, down, num_slots)[0].rows,
         }
     }
 }
@@ -98,7 +108,12 @@ impl<D: Driver> CudaBackend<D> {
         }
     }
 
-    pub(super) fn load_swiglu(&mut self, experts: &[ExpertMatrices<'_>]) -> Result<Experts, OpError> {
+    /// Uploads experts, the first of which is number `first`.
+    pub(super) fn load_swiglu(
+        &mut self,
+        experts: &[ExpertMatrices<'_>],
+        first: usize,
+    ) -> Result<Experts, OpError> {
         const OP: &str = "load_experts";
         let list = |of: for<'a, 'b> fn(&'b ExpertMatrices<'a>) -> StoredMatrix<'a>| -> Vec<StoredMatrix<'_>> {
             experts.iter().map(of).collect()
@@ -106,8 +121,8 @@ impl<D: Driver> CudaBackend<D> {
         let lists = [list(|e| e.gate_proj), list(|e| e.up_proj), list(|e| e.down_proj)];
         let [gate, up, down] = lists.each_ref().map(|list| list.iter().collect::<Vec<_>>());
         let packs = lists.iter().flatten().all(Packer::packs);
-        let experts = if self.arithmetic.are_rounded() && packs {
-            Experts::Tiles {
+        let weights = if self.arithmetic.are_rounded() && packs {
+            SwigluMatrices::Tiles {
                 gate_up: self.packer.pack(&mut self.stream, OP, &gate, Some(&up))?,
                 down: self.packer.pack(&mut self.stream, OP, &down, None)?,
             }
@@ -120,17 +135,17 @@ impl<D: Driver> CudaBackend<D> {
             }
             let shape = |matrix: &Matrix| [matrix.out_features, matrix.in_features];
             expect(OP, &shape(&experts.gate), &shape(&experts.up))?;
-            Experts::Rows(experts)
+            SwigluMatrices::Rows(experts)
         };
-        let (inner, hidden, down) = match &experts {
-            Experts::Rows(e) => {
+        let (inner, hidden, down) = match &weights {
+            SwigluMatrices::Rows(e) => {
                 (e.gate.out_features, e.gate.in_features, [e.down.out_features, e.down.in_features])
             }
-            Experts::Tiles { gate_up, down } => {
+            SwigluMatrices::Tiles { gate_up, down } => {
                 (gate_up.out_features, gate_up.in_features, [down.out_features, down.in_features])
             }
         };
         expect(OP, &[hidden, inner], &down)?;
-        Ok(experts)
+        Ok(Experts { weights, first })
     }
 }

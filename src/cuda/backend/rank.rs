@@ -1,22 +1,25 @@
-//! The backend as one of several ranks: heads, ids and inner units are cut, keys are whole on every rank, and sums over ranks are
-//! kernels of the same stream, which recordings hold like any other.
+//! The backend as one of several ranks: heads, ids and inner units are cut, keys are whole on every rank or in parts, and what ranks give
+//! one another are kernels of the same stream, which recordings hold like any other.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{CudaBackend, Experts, KvUp, Workspace};
+use super::{Cache, CudaBackend, Experts, KvUp, Workspace, attention_capacity};
+use crate::attention::ContextParts;
 use crate::driver::{Driver, DriverError, Transfer};
 use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots};
 use crate::kernels::embed;
+use crate::kernels::exchange::{self, Exchange};
 use crate::kernels::sampler_shards::{self, Board};
 use crate::sampler::Sampler;
+use crate::step;
 use crate::stream::{Buffer, Stream};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_ops::host::{Member, Rank, Share};
+use perigee_ops::host::{BlockParts, Member, Rank, Share};
 use perigee_ops::{
-    Backend, CacheShape, Capacity, ContextSplit, ExpertMatrices, ExpertSplit, MlaShape, ModelShape, OpError,
-    RopeTable, Ticket,
+    AttentionExchange, Backend, CacheShape, Capacity, ContextSplit, ExpertMatrices, MlaShape, ModelShape,
+    OpError, RopeTable, Ticket,
 };
 
 /// The exchange of one rank with the others: areas of all ranks, ids and partial sums of this one.
@@ -31,6 +34,8 @@ pub(super) struct Peers {
     /// Ids of all ranks.
     vocab: usize,
     board: Board,
+    /// Where keys are in parts.
+    parts: Option<ContextParts>,
     member: Member,
     /// Longest wait for another rank.
     wait: Duration,
@@ -42,6 +47,11 @@ impl Peers {
     /// The ids of this rank's part of the table.
     pub(super) fn ids(&self) -> embed::Ids {
         embed::Ids { first: self.ids.start, vocab: self.vocab }
+    }
+
+    /// Where this rank has a part of every block of the cache: that part.
+    pub(super) fn parts(&self) -> Option<ContextParts> {
+        self.parts
     }
 
     /// This rank's part of the choice of tokens.
@@ -236,17 +246,52 @@ fn failure(text: String) -> OpError {
     DriverError { call: "ranks", code: 0, text, fatal: true }.into()
 }
 
-/// Errors: more ranks than kernels have room for, and splits that they do not have.
-fn check(member: &Member) -> Result<(), OpError> {
+/// Whether ranks have parts of the keys. Errors: more ranks than kernels have room for, an exchange that they do not have.
+fn divides_keys(member: &Member) -> Result<bool, OpError> {
     let world = member.share().world;
-    let refuse = |text: String| Err(failure(text));
     if world > MAX_RANKS {
-        return refuse(format!("{world} ranks (device.ranks), and the limit is {MAX_RANKS}"));
+        return Err(failure(format!("{world} ranks (device.ranks), and the limit is {MAX_RANKS}")));
     }
-    if member.parallelism().context != ContextSplit::Whole {
-        return refuse("keys in parts (parallel.context) are for device.backend = cpu: set it to 1".into());
+    match member.parallelism().context {
+        ContextSplit::Whole => Ok(false),
+        ContextSplit::Split(AttentionExchange::Heads) => Ok(true),
+        ContextSplit::Split(AttentionExchange::Latents) => {
+            let text = "latents (parallel.attention_exchange) are exchanged with device.backend = cpu alone: set it to heads";
+            Err(failure(text.into()))
+        }
     }
-    Ok(())
+}
+
+/// Sizes of what ranks give one another, one behind the other in each rank's area: places that are empty at first, then words that are 0.
+struct Sizes {
+    sums: Layout,
+    /// Where keys are in parts.
+    keys: Option<exchange::Layout>,
+    board_rows: usize,
+    board: usize,
+}
+
+impl Sizes {
+    fn new(shape: &ModelShape, capacity: &Capacity, world: usize, divides_keys: bool) -> Self {
+        let board_rows = sampler_shards::board_rows(capacity.max_logits_rows);
+        let absorbed_rows = attention_capacity(capacity, world).absorbed_rows;
+        Self {
+            sums: Layout::new(world, shape.hidden_size, capacity.max_tokens),
+            keys: divides_keys.then(|| exchange::Layout::new(world, &shape.mla, absorbed_rows)),
+            board_rows,
+            board: sampler_shards::board_bytes(world, board_rows),
+        }
+    }
+
+    /// Bytes of the places.
+    fn places(&self) -> usize {
+        self.sums.bytes() + self.keys.map_or(0, |keys| keys.bytes())
+    }
+
+    /// Bytes of the words.
+    fn words(&self) -> usize {
+        self.board + self.keys.map_or(0, |keys| keys.meeting_bytes())
+    }
 }
 
 impl<D: Driver> Rank for CudaBackend<D> {
@@ -258,10 +303,9 @@ impl<D: Driver> Rank for CudaBackend<D> {
     const COPY_BYTES: usize = 2;
 
     fn exchange_bytes(&self, shape: &ModelShape, capacity: &Capacity, world: usize) -> u64 {
-        let rows = capacity.max_tokens.max(crate::step::padded(capacity.max_tokens));
-        let board = sampler_shards::board_bytes(world, sampler_shards::board_rows(capacity.max_logits_rows));
-        let layout = Layout::new(world, shape.hidden_size, capacity.max_tokens);
-        (layout.bytes() + board + 4 * rows * shape.hidden_size) as u64
+        let rows = capacity.max_tokens.max(step::padded(capacity.max_tokens));
+        let sizes = Sizes::new(shape, capacity, world, false);
+        (sizes.places() + sizes.words() + 4 * rows * shape.hidden_size) as u64
     }
 
     fn load_expert_range(
@@ -269,20 +313,19 @@ impl<D: Driver> Rank for CudaBackend<D> {
         experts: &[ExpertMatrices<'_>],
         first: usize,
     ) -> Result<Experts, OpError> {
-        if first > 0 {
-            let text =
-                "whole experts by rank (parallel.expert) are for device.backend = cpu: set it to 1".into();
-            return Err(DriverError { call: "ranks", code: 0, text, fatal: true }.into());
-        }
-        Backend::load_experts(self, experts, ExpertSplit::Units)
+        self.load_swiglu(experts, first)
     }
 
     fn load_rank_kv_up(
         &mut self,
         own: (&StoredMatrix<'_>, &MlaShape),
-        _all: Option<(&StoredMatrix<'_>, &MlaShape)>,
+        all: Option<(&StoredMatrix<'_>, &MlaShape)>,
     ) -> Result<KvUp, OpError> {
-        Backend::load_kv_up(self, own.0, own.1)
+        let Some((weights, shape)) = all else {
+            return Backend::load_kv_up(self, own.0, own.1);
+        };
+        let first = self.share.of(shape.num_heads, 1).start * (shape.qk_nope_head_dim + shape.v_head_dim);
+        Ok(Backend::load_kv_up(self, weights, shape)?.with_own_from(first, shape.kv_lora_rank))
     }
 
     fn allocate_rank_workspace(
@@ -292,25 +335,21 @@ impl<D: Driver> Rank for CudaBackend<D> {
         rope: &RopeTable,
         member: Member,
     ) -> Result<Workspace<D>, OpError> {
-        check(&member)?;
         let share = member.share();
-        let layout = Layout::new(share.world, shape.hidden_size, capacity.max_tokens);
+        let sizes = Sizes::new(shape, capacity, share.world, divides_keys(&member)?);
         let stream = &mut self.stream;
-        let board_rows = sampler_shards::board_rows(capacity.max_logits_rows);
-        let area =
-            all_reduce::new_area(stream, &layout, sampler_shards::board_bytes(share.world, board_rows))?;
-        let rounds = stream.zeros("exchange with other ranks", board_rows * size_of::<u32>())?.address;
+        let area = all_reduce::new_area(stream, sizes.places(), sizes.words())?;
+        let mut counters = |count: usize| {
+            stream.zeros("exchange with other ranks", count * size_of::<u32>()).map(|buffer| buffer.address)
+        };
+        let (rounds, meetings) = (counters(sizes.board_rows)?, counters(1)?);
         let state = stream.store("exchange with other ranks", &[LinkState::default()])?;
-        let rows = capacity.max_tokens.max(crate::step::padded(capacity.max_tokens));
+        let rows = capacity.max_tokens.max(step::padded(capacity.max_tokens));
         let partial = stream.allocate("activations", 4 * rows * shape.hidden_size)?;
         // An area is empty before its address is known.
         stream.read::<u32>(area.address, 1)?;
-        let mut areas = [0; MAX_RANKS];
-        member.exchange_words("allocate_workspace", &[area.address], |rank, address| {
-            areas[rank] = address.first().copied().unwrap_or_default();
-        })?;
         let link = Link {
-            areas,
+            areas: addresses_of_all("allocate_workspace", &member, area.address)?,
             state: state.address,
             world: share.world as u32,
             rank: share.rank as u32,
@@ -319,18 +358,57 @@ impl<D: Driver> Rank for CudaBackend<D> {
         };
         let ids = share.of(shape.vocab_size, 1);
         let own = own_shape(shape, share);
-        let board = Board { link, offset: layout.bytes() as u64, rounds, rows: board_rows };
-        let (vocab, asked) = (shape.vocab_size, VecDeque::new());
-        let peers = Peers { link, layout, partial, ids, vocab, board, member, wait: self.wait, asked };
+        let words = sizes.places() as u64;
+        let board = Board { link, offset: words, rounds, rows: sizes.board_rows };
+        let parts = match sizes.keys {
+            None => None,
+            Some(layout) => Some(ContextParts {
+                block: BlockParts::new(capacity.block_size, share)?,
+                all: shape.mla,
+                exchange: Exchange {
+                    link,
+                    layout,
+                    places: sizes.sums.bytes() as u64,
+                    meeting_places: words + sizes.board as u64,
+                    meetings,
+                },
+            }),
+        };
+        let peers = Peers {
+            link,
+            layout: sizes.sums,
+            partial,
+            ids,
+            vocab: shape.vocab_size,
+            board,
+            parts,
+            member,
+            wait: self.wait,
+            asked: VecDeque::new(),
+        };
         let workspace = self.workspace(&own, capacity, rope, Some(peers))?;
         self.verify_links(&workspace, capacity.max_tokens)?;
         Ok(workspace)
     }
 
     fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {
-        check(member)?;
-        self.allocate_cache(shape)
+        if !divides_keys(member)? {
+            return self.allocate_cache(shape);
+        }
+        let part = BlockParts::new(shape.block_size, member.share())?.part();
+        let mut cache = Cache::new(&mut self.stream, &CacheShape { block_size: part, ..*shape })?;
+        cache.of_rank = Some(addresses_of_all("allocate_cache", member, cache.buffer.address)?);
+        Ok(cache)
     }
+}
+
+/// The address that each rank has.
+fn addresses_of_all(op: &'static str, member: &Member, own: u64) -> Result<[u64; MAX_RANKS], OpError> {
+    let mut addresses = [0; MAX_RANKS];
+    member.exchange_words(op, &[own], |rank, address| {
+        addresses[rank] = address.first().copied().unwrap_or_default();
+    })?;
+    Ok(addresses)
 }
 
 /// The model as a rank sees it: its own heads and ids.

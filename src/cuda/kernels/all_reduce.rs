@@ -71,17 +71,26 @@ pub enum Operation {
     Sample,
     /// The check of the links.
     Links,
+    /// Queries of all heads, to ranks with a part of the keys.
+    Queries,
+    /// What comes of them, to the ranks whose heads they are.
+    Attended,
+    /// The keys of a step, to ranks that read them.
+    Cached,
 }
 
 impl Operation {
     /// Its name in messages, by its number.
     pub fn name(number: u32) -> &'static str {
-        const NAMES: [&str; 5] = [
+        const NAMES: [&str; 8] = [
             "the embedding",
             "the sum behind attention",
             "the sum behind an FFN",
             "the choice of tokens",
             "the check of the links",
+            "the exchange of queries",
+            "the exchange of attention",
+            "the meeting behind the cache",
         ];
         NAMES.get(number as usize).copied().unwrap_or("an unknown operation")
     }
@@ -235,19 +244,15 @@ pub fn launch<D: Driver>(
     Ok(())
 }
 
-/// A rank's area: every place of the sums empty, then `others` bytes of 0.
-pub fn new_area<D: Driver>(
-    stream: &mut Stream<D>,
-    layout: &Layout,
-    others: usize,
-) -> Result<Buffer, OpError> {
-    let area = stream.allocate("exchange with other ranks", layout.bytes() + others)?;
+/// A rank's area: `places` bytes, at least a word, in which every place is empty, then `others` bytes of 0.
+pub fn new_area<D: Driver>(stream: &mut Stream<D>, places: usize, others: usize) -> Result<Buffer, OpError> {
+    let area = stream.allocate("exchange with other ranks", places + others)?;
     if others > 0 {
-        stream.driver().zero(area.address + layout.bytes() as u64, others)?;
+        stream.driver().zero(area.address + places as u64, others)?;
     }
-    let words = vec![EMPTY; (layout.bytes() / 4).min(1 << 20)];
-    for first in (0..layout.bytes()).step_by(4 * words.len()) {
-        let count = (layout.bytes() - first).min(4 * words.len());
+    let words = vec![EMPTY; (places / 4).min(1 << 20)];
+    for first in (0..places).step_by(4 * words.len()) {
+        let count = (places - first).min(4 * words.len());
         stream.upload(area.address + first as u64, &bytemuck::cast_slice(&words)[..count])?;
     }
     Ok(area)

@@ -4,6 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::ahead::{self, Ahead};
 use super::plain;
+use super::route::Held;
 use crate::{Driver, Kernel, LaunchShape, Stream};
 use perigee_ops::OpError;
 
@@ -18,7 +19,7 @@ pub struct Params {
     pub hidden: u64,
     /// `[T * K, D]` f32.
     pub routed: u64,
-    /// `[T, K]` u32; [`super::route::NO_EXPERT`]: the row of `routed` is not read.
+    /// `[T, K]` u32; of experts that are not on this device the row of `routed` is not read.
     pub chosen: u64,
     /// `[T, K]` f32.
     pub weights: u64,
@@ -38,6 +39,8 @@ pub struct Params {
     pub eps: f32,
     /// 1: the sum is added to `hidden`; 0: `hidden` is the sum.
     pub adds: i32,
+    /// Experts of this device.
+    pub held: Held,
 }
 
 /// `CombineLaunch` in the source.

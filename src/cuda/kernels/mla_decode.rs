@@ -98,6 +98,8 @@ pub struct Params {
     pub attended: u64,
     /// `[T, H * V]` bf16, or 0: `attended`, rounded.
     pub rounded: u64,
+    /// `[A, H, 2]` f32: those of a row, or 0; with them query and attended have the rows of the pass, not of the step.
+    pub row_statistics: u64,
     /// H.
     pub num_heads: i32,
     /// N.

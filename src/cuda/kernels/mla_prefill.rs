@@ -3,6 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::all_reduce::MAX_RANKS;
 use crate::{Arch, Kernel, LaunchShape, Limits};
 use perigee_ops::MlaShape;
 
@@ -48,8 +49,8 @@ pub struct Params {
     pub rotations: u64,
     /// `[H * (N + V), C]` of the function's type: per head N rows of W_UK, then V of W_UV.
     pub kv_up: u64,
-    /// `[slots, row_bytes]`, one layer of the cache.
-    pub cache: u64,
+    /// One layer.
+    pub cache: CacheParts,
     /// Block ids of the sequence, u32, from position 0 on.
     pub block_table: u64,
     /// `[K, C]`, from gather to expand.
@@ -76,8 +77,6 @@ pub struct Params {
     pub value: i32,
     /// C.
     pub latent: i32,
-    /// Tokens of a block.
-    pub block_size: i32,
     /// Bytes of a cached row.
     pub row_bytes: i32,
     /// Factor on scores.
@@ -92,8 +91,27 @@ pub struct Params {
     pub num_rows: i32,
     /// Position of `first_row` in its sequence.
     pub first_position: i32,
-    /// 0.
-    pub reserved: i32,
+}
+
+/// One layer of a cache of which every rank has a part of each block, `CacheParts` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct CacheParts {
+    /// `[slots, row_bytes]` of each rank, reachable from this one.
+    pub of_rank: [u64; MAX_RANKS],
+    /// Tokens of a block.
+    pub block_size: i32,
+    /// Of which each rank has so many; of one rank all.
+    pub part: i32,
+}
+
+impl CacheParts {
+    /// A cache of one rank, in blocks of so many tokens.
+    pub fn alone(cache: u64, block_size: usize) -> Self {
+        let mut of_rank = [0; MAX_RANKS];
+        of_rank[0] = cache;
+        Self { of_rank, block_size: block_size as i32, part: block_size as i32 }
+    }
 }
 
 /// Shape of the launch of gather.

@@ -6,6 +6,7 @@ pub mod all_reduce;
 pub mod combine;
 pub mod draft;
 pub mod embed;
+pub mod exchange;
 pub mod experts;
 pub mod gqa;
 pub mod latent;
@@ -36,6 +37,7 @@ pub const ALL: &[&Kernel] = &[
     &combine::KERNEL,
     &draft::KERNEL,
     &embed::KERNEL,
+    &exchange::KERNEL,
     &experts::KERNEL,
     &gqa::KERNEL,
     &latent::KERNEL,

@@ -55,12 +55,37 @@ pub struct TilesParams {
     pub num_tiles: u64,
     /// T * K.
     pub num_slots: i32,
-    /// E.
+    /// Experts of this device.
     pub num_experts: i32,
     /// Slots of a tile at most.
     pub tile_rows: i32,
-    /// Zero.
-    pub padding: i32,
+    /// Number of the first expert of this device.
+    pub first_expert: u32,
+}
+
+/// The routed experts of a device: all, or a rank's run of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Held {
+    /// Number of the first one.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Held {
+    /// None.
+    pub const NONE: Self = Self { first: 0, count: 0 };
+
+    /// All of so many.
+    pub fn all(count: usize) -> Self {
+        Self { first: 0, count: count as u32 }
+    }
+
+    /// Whether an expert is among them.
+    pub fn has(&self, expert: u32) -> bool {
+        expert.wrapping_sub(self.first) < self.count
+    }
 }
 
 /// `RouteParams` in the source.
@@ -131,6 +156,8 @@ pub struct Worklist {
     pub tile_rows: usize,
     /// Most tiles that `num_slots` can have.
     pub max_tiles: usize,
+    /// Experts of this device; tiles count from the first.
+    pub held: Held,
 }
 
 /// Most tiles of `num_slots` slots over `num_experts` experts: full ones, and a partial one of each expert.
@@ -151,16 +178,16 @@ pub struct Choice {
 
 impl Worklist {
     /// Parameters for the slots whose experts are at `chosen`.
-    fn params(&self, num_experts: usize, num_slots: usize, chosen: u64) -> TilesParams {
+    fn params(&self, num_slots: usize, chosen: u64) -> TilesParams {
         TilesParams {
             chosen,
             slots: self.slots,
             tiles: self.tiles,
             num_tiles: self.num_tiles,
             num_slots: num_slots as i32,
-            num_experts: num_experts as i32,
+            num_experts: self.held.count as i32,
             tile_rows: self.tile_rows as i32,
-            padding: 0,
+            first_expert: self.held.first,
         }
     }
 }
@@ -174,7 +201,7 @@ impl RouteParams {
         list: Option<&Worklist>,
     ) -> Self {
         let num_slots = padded_rows * shape.top_k;
-        let list = list.map(|list| list.params(shape.num_experts, num_slots, choice.chosen));
+        let list = list.map(|list| list.params(num_slots, choice.chosen));
         Self {
             logits,
             bias,
@@ -284,11 +311,10 @@ pub fn launch_with_norms<D: Driver>(
 /// Enqueues the worklist of `num_slots` slots whose experts are at `chosen`.
 pub fn launch_tiles<D: Driver>(
     stream: &mut Stream<D>,
-    num_experts: usize,
     num_slots: usize,
     chosen: u64,
     list: &Worklist,
 ) -> Result<(), OpError> {
     let shape = LaunchShape { grid: [1, 1, 1], threads: MAX_EXPERTS as u32, shared_bytes: 0 };
-    stream.launch("tiles", shape, &list.params(num_experts, num_slots, chosen))
+    stream.launch("tiles", shape, &list.params(num_slots, chosen))
 }

@@ -289,7 +289,7 @@ impl Layers {
         let layer_bytes = cache_shape.bytes();
         cache_shape.num_layers =
             effort.rotation_bytes.div_ceil(layer_bytes.max(1)).clamp(1, effort.max_copies);
-        let mut attention = Attention::new(stream, mla, capacity, Activations::Bf16)?;
+        let mut attention = Attention::new(stream, mla, capacity, Activations::Bf16, None)?;
         let lists = attention.lists(&plan, 0)?.to_vec();
         let rows = plan.num_rows();
         let head = mla.qk_nope_head_dim + mla.v_head_dim;
@@ -301,6 +301,7 @@ impl Layers {
             attended: zeros(4 * rows * mla.num_heads * mla.v_head_dim)?,
             rounded: zeros(2 * rows * mla.num_heads * mla.v_head_dim)?,
             cache: zeros(cache_shape.bytes())?,
+            caches: None,
             cache_shape,
             block_tables: 0,
             lists: 0,
@@ -309,7 +310,7 @@ impl Layers {
         let mut kv_up = Vec::new();
         for _ in 0..cache_shape.num_layers {
             let address = zeros(2 * mla.num_heads * head * mla.kv_lora_rank)?;
-            kv_up.push(KvUp { address, dtype: KvUpType::Bf16 });
+            kv_up.push(KvUp { address, all: address, dtype: KvUpType::Bf16 });
         }
         let at = Addresses {
             block_tables: stream.store(WHAT, &plan.block_tables)?.address,

@@ -3,7 +3,7 @@
 
 use super::op::{Product, TunedOp};
 use crate::kernels::linear::{self, Output};
-use crate::kernels::route::{self, Worklist};
+use crate::kernels::route::{self, Held, Worklist};
 use crate::kernels::tiled::{Rows, Slots};
 use crate::packer::Packer;
 use crate::stream::Buffer;
@@ -322,8 +322,9 @@ impl Problem {
             slots: stream.allocate(WHAT, 4 * workload.num_slots)?.address,
             tile_rows,
             max_tiles,
+            held: Held::all(self.op.count),
         };
-        route::launch_tiles(stream, self.op.count, workload.num_slots, chosen, &list)?;
+        route::launch_tiles(stream, workload.num_slots, chosen, &list)?;
         Ok(Some(list))
     }
 
