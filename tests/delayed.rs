@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use perigee_decoding::sampling::TokenMask;
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
-use perigee_ops::host::{Member, Rank};
+use perigee_ops::host::{Member, Rank, Share};
 use perigee_ops::{
     Absent, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftOps, ExpertMatrices,
-    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, MtpOps, OpError, Outcomes, Picture, Preferences,
-    RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket, TokenId,
-    TowerCapacity, TowerMatrices, TowerOps, TowerShape,
+    ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, MtpOps, OpError, Outcomes, Parallelism, Picture,
+    Preferences, RopeTable, RouterShape, SampleRows, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket,
+    TokenId, TowerCapacity, TowerMatrices, TowerOps, TowerShape,
 };
 
 /// What a queued call refers to.
@@ -444,6 +444,17 @@ impl<B: Backend> Backend for Delayed<B> {
 }
 
 impl<B: Rank> Rank for Delayed<B> {
+    fn rank_needs(
+        &self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        cache: &CacheShape,
+        share: Share,
+        parallelism: Parallelism,
+    ) -> MemoryNeeds {
+        self.inner.rank_needs(shape, capacity, cache, share, parallelism)
+    }
+
     fn load_expert_range(
         &mut self,
         experts: &[ExpertMatrices<'_>],

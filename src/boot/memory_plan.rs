@@ -20,6 +20,8 @@ pub struct Memory {
     auto_limit: u64,
     /// Blocks that leave the cache share it too.
     is_host: bool,
+    /// Devices that have an equal part of it each; 1: a device, or the host.
+    devices: usize,
 }
 
 impl Memory {
@@ -31,10 +33,11 @@ impl Memory {
             auto_share: 0.5,
             auto_limit: 8 << 30,
             is_host: true,
+            devices: 1,
         }
     }
 
-    /// Free memory of `count` devices together: on each, recorded graphs and what allocations lose to their granularity are set
+    /// Free memory of `count` devices together, as many times that of the one with least: on each, recorded graphs and what allocations lose to their granularity are set
     /// aside. Of the devices' whole memory a share of `utilization` may be in use, by whomever.
     pub fn devices(count: usize, free_bytes: u64, whole_bytes: u64, utilization: f64) -> Self {
         let kept_free = (whole_bytes as f64 * (1.0 - utilization)).round() as u64;
@@ -44,6 +47,7 @@ impl Memory {
             auto_share: 1.0,
             auto_limit: u64::MAX,
             is_host: false,
+            devices: count,
         }
     }
 }
@@ -102,6 +106,8 @@ pub struct MemoryPlan {
     pub num_blocks: usize,
     /// Tokens per block.
     pub block_size: usize,
+    /// Devices that have an equal part of all of it each.
+    pub devices: usize,
 }
 
 /// Reasons why the model does not fit.
@@ -174,8 +180,11 @@ impl MemoryPlan {
         if input.vision_bytes > 0 {
             weight_classes.push(("vision tower", input.vision_bytes));
         }
+        let MemoryNeeds { copies_bytes, workspace_bytes, cache_bytes: block_bytes } = input.needs;
+        if copies_bytes > 0 {
+            weight_classes.push(("copies, whole on every rank", copies_bytes));
+        }
         let weights_bytes = weight_classes.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        let MemoryNeeds { workspace_bytes, cache_bytes: block_bytes } = input.needs;
         let memory = &input.memory;
         let blocks_per_sequence = input.max_model_len.div_ceil(input.block_size);
         let mut fixed = weights_bytes + workspace_bytes + memory.process_bytes;
@@ -237,10 +246,11 @@ impl MemoryPlan {
             available_bytes: memory.available_bytes,
             num_blocks: num_blocks as usize,
             block_size: input.block_size,
+            devices: memory.devices,
         })
     }
 
-    /// The plan as one table.
+    /// The plan as one table; of several devices, of each of them.
     pub fn table(&self) -> String {
         let tokens = self.num_blocks * self.block_size;
         let cache = format!("KV cache ({} blocks, {tokens} tokens)", self.num_blocks);
@@ -250,7 +260,9 @@ impl MemoryPlan {
         rows.extend([("workspace".into(), self.workspace_bytes), (cache, self.cache_bytes)]);
         if self.host_tier_bytes > 0 {
             let place = if self.host_tier_shares { "" } else { ", in host memory" };
-            rows.push((format!("blocks beyond the cache{place}"), self.host_tier_bytes));
+            // Of all devices together.
+            let bytes = self.devices as u64 * self.host_tier_bytes;
+            rows.push((format!("blocks beyond the cache{place}"), bytes));
             total += if self.host_tier_shares { self.host_tier_bytes } else { 0 };
         }
         rows.extend([
@@ -260,8 +272,11 @@ impl MemoryPlan {
         ]);
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let mut table = String::new();
+        if self.devices > 1 {
+            let _ = writeln!(table, "  on each of {} GPUs:", self.devices);
+        }
         for (name, bytes) in rows {
-            let _ = writeln!(table, "  {name:width$}  {:>10}", format_bytes(bytes));
+            let _ = writeln!(table, "  {name:width$}  {:>10}", format_bytes(bytes / self.devices as u64));
         }
         table
     }
@@ -292,7 +307,7 @@ mod tests {
             widened_bytes: 0,
             draft_bytes: 0,
             vision_bytes: 0,
-            needs: MemoryNeeds { workspace_bytes: 50 << 20, cache_bytes: BLOCK_BYTES },
+            needs: MemoryNeeds { copies_bytes: 0, workspace_bytes: 50 << 20, cache_bytes: BLOCK_BYTES },
             max_num_seqs: 256,
             max_model_len: 8192,
             block_size: 32,

@@ -193,7 +193,7 @@ impl HostOps for CpuBackend {
         let mla = &shape.mla;
         let query = mla.num_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim);
         let outputs = (shape.router.top_k + 1) * shape.hidden_size;
-        query.max(shape.hidden_size) + shape.ffn_units + outputs
+        query.max(shape.hidden_size) + shape.ffn.of_row(shape.router.top_k) + outputs
     }
 
     fn kept_bytes(&self) -> usize {

@@ -8,6 +8,7 @@ mod buffers;
 mod calibrate;
 mod draft;
 mod ffn;
+mod memory;
 mod mtp;
 mod rank;
 mod tower;
@@ -18,10 +19,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use buffers::{Buffers, MOE_ROWS, Values};
+pub use memory::device_needs;
+use memory::{attention_capacity, plan_bytes};
 use projection::{Experts, Projection};
 use rank::Peers;
 
-use super::attention::{Addresses, Attention, AttentionCapacity, KvUp};
+use super::attention::{Addresses, Attention, KvUp};
 use super::driver::{Driver, Transfer};
 use super::kernels::ahead::{self, Ahead};
 use super::kernels::all_reduce::{MAX_RANKS, Operation};
@@ -43,28 +46,6 @@ use perigee_ops::{
     RopeTable, RouterShape, Row, SampleRows, Segment, SeqSlot, SlotSpec, Split, StepPlan, Storage, Ticket,
     TokenId, Upcoming, expect,
 };
-
-/// Most blocks of one sequence: bounds its block table in the plan, 4 bytes each.
-const MAX_TABLE_BLOCKS: usize = 1 << 14;
-
-/// Capacity of attention for steps of this capacity, of one of `parts` ranks that divide the keys.
-fn attention_capacity(capacity: &Capacity, parts: usize) -> AttentionCapacity {
-    AttentionCapacity {
-        rows: capacity.max_tokens.max(step::padded(capacity.max_tokens)),
-        absorbed_rows: step::padded(capacity.max_num_seqs.min(capacity.max_tokens)),
-        items: 4096 / parts,
-        block_size: capacity.block_size,
-        slab_keys: 2048,
-    }
-}
-
-/// Bytes of the largest plan, with `rope` values of a rotation.
-fn plan_bytes(rope: usize, capacity: &Capacity) -> usize {
-    let lists = Attention::list_words(attention_capacity(capacity, 1).rows);
-    // Every sequence of a step may have a table.
-    let sequences = capacity.max_num_seqs.min(capacity.max_tokens);
-    step::bytes(capacity.max_tokens, rope, lists, sequences * MAX_TABLE_BLOCKS)
-}
 
 /// A device and its kernels.
 pub struct CudaBackend<D: Driver> {
@@ -573,19 +554,9 @@ impl<D: Driver> Backend for CudaBackend<D> {
     const ENQUEUES: bool = true;
 
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let activations = Buffers::bytes(shape, capacity.max_tokens, self.arithmetic);
-        let logits = 4 * capacity.max_logits_rows * shape.vocab_size;
-        let plan = plan_bytes(shape.mla.qk_rope_head_dim, capacity);
-        let attention = Attention::bytes(&shape.mla, None, &attention_capacity(capacity, 1));
-        let (rows, vocab) = (capacity.max_logits_rows, shape.vocab_size);
-        let sampler = Sampler::bytes(rows, capacity.max_num_seqs, vocab, vocab);
-        MemoryNeeds {
-            workspace_bytes: (activations + logits + plan + cache.block_bytes() + self.unpacked_bytes(shape))
-                as u64
-                + attention
-                + sampler,
-            cache_bytes: cache.bytes() as u64,
-        }
+        let mut needs = device_needs(self.arithmetic, shape, capacity, cache, None);
+        needs.workspace_bytes += self.unpacked_bytes(shape) as u64;
+        needs
     }
 
     fn preferences(&self) -> Preferences {

@@ -35,7 +35,7 @@ mod backend;
 
 pub use arch::Arch;
 pub use attention::{Addresses, Attention, AttentionCapacity, KvUp, KvUpType};
-pub use backend::CudaBackend;
+pub use backend::{CudaBackend, device_needs};
 pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
 pub use driver::{Driver, DriverError, LaunchShape, Transfer};

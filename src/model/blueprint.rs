@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use perigee_ops::{CacheDType, CacheShape, MlaShape, ModelShape, RouterShape};
+use perigee_ops::{CacheDType, CacheShape, FfnUnits, MlaShape, ModelShape, RouterShape};
 
 /// Largest accepted value of a dimension without a limit in `LIMITS`.
 const MAX_DIM: u64 = 1 << 22;
@@ -318,8 +318,11 @@ impl Blueprint {
             q_lora_rank: self.q_lora_rank,
             mla: self.mla,
             router: self.router,
-            ffn_units: ((self.router.top_k + self.num_shared_experts) * self.moe_intermediate_size)
-                .max(self.intermediate_size),
+            ffn: FfnUnits {
+                routed: self.moe_intermediate_size,
+                shared: self.num_shared_experts * self.moe_intermediate_size,
+                dense: self.intermediate_size,
+            },
             rms_norm_eps: self.rms_norm_eps,
             latent_norm_eps,
         }

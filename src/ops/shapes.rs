@@ -96,12 +96,30 @@ pub struct ModelShape {
     pub mla: MlaShape,
     /// Router sizes.
     pub router: RouterShape,
-    /// Inner units of one row: of a dense FFN, or of its chosen and shared experts together.
-    pub ffn_units: usize,
+    /// Inner units of the FFNs.
+    pub ffn: FfnUnits,
     /// Epsilon of the norms over the residual stream.
     pub rms_norm_eps: f32,
     /// Epsilon of the two norms over latents.
     pub latent_norm_eps: f32,
+}
+
+/// Inner units of the FFNs of a network; of a rank, at least as many as it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FfnUnits {
+    /// Of a routed expert.
+    pub routed: usize,
+    /// Of the shared experts together.
+    pub shared: usize,
+    /// Of a dense FFN.
+    pub dense: usize,
+}
+
+impl FfnUnits {
+    /// Most units of one row, which has `top_k` routed experts.
+    pub fn of_row(&self, top_k: usize) -> usize {
+        (top_k * self.routed + self.shared).max(self.dense)
+    }
 }
 
 /// The largest step, the number of sequences that run at once, and the size of their blocks.
@@ -117,13 +135,27 @@ pub struct Capacity {
     pub block_size: usize,
 }
 
-/// Memory of a backend beside its weights, in bytes.
+/// Memory of a backend beside its weights, in bytes; of several ranks as many times what the rank needs that needs most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryNeeds {
-    /// Activations and scratch of the largest step, and the weights that ranks hold more than once.
+    /// Weights that every rank has whole, on all ranks but the first.
+    pub copies_bytes: u64,
+    /// Activations and scratch of the largest step.
     pub workspace_bytes: u64,
     /// The cache of the given shape.
     pub cache_bytes: u64,
+}
+
+impl MemoryNeeds {
+    /// What so many ranks need that need as much each.
+    pub fn times(self, ranks: usize) -> Self {
+        let ranks = ranks as u64;
+        Self {
+            copies_bytes: ranks * self.copies_bytes,
+            workspace_bytes: ranks * self.workspace_bytes,
+            cache_bytes: ranks * self.cache_bytes,
+        }
+    }
 }
 
 /// Values at which a backend is fastest, used where the operator sets none.

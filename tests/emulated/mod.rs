@@ -203,7 +203,10 @@ impl Driver for TestDriver {
 
     fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError> {
         self.behind_kernel = false;
-        self.count(|counts| counts.allocations += 1);
+        self.count(|counts| {
+            counts.allocations += 1;
+            counts.allocated_bytes += bytes as u64;
+        });
         either!(&mut self.device, device => device.allocate(bytes))
     }
 
@@ -360,6 +363,7 @@ pub(crate) struct Counts {
     /// Launches of the longest recorded graph.
     pub(crate) recorded: u64,
     pub(crate) allocations: u64,
+    pub(crate) allocated_bytes: u64,
     pub(crate) loads: u64,
     pub(crate) vendor_products: u64,
     /// Instructions of lanes that the emulator executed, and the time that this took.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::boot::engine::start_on;
+use perigee::boot::engine::{EngineProgress, start_on, start_on_gpus};
 use perigee::boot::equipped::{Equipped, EquippedGpus};
 use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots};
@@ -506,4 +506,42 @@ fn a_rank_that_stops_ends_the_engine_with_its_name() {
     let reason = engine.thread.join().unwrap().unwrap_err();
     assert!(reason.contains("for rank 1 in the sum behind") && reason.contains("exchange 2"), "{reason}");
     assert!(!engine.handle.snapshot().alive);
+}
+
+/// What the memory plan says that a device takes is what it takes. In f32, whose weights are not in tiles, which small matrices do not
+/// fill.
+#[test]
+fn the_memory_plan_is_what_devices_allocate() {
+    let folder = tempfile::tempdir().unwrap();
+    ranks::write_with_doubled_heads("kimi", folder.path());
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    for (world, parallelism) in [(1, WHOLE), (2, WHOLE), (4, parts(2)), (8, parts(1))] {
+        let Some(drivers) = TestDriver::several(world, Arch::Sm90a, None) else { return };
+        let counts: Vec<_> = drivers.iter().map(|driver| driver.counts.clone()).collect();
+        let backends = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::F32).unwrap());
+        let mut options = options();
+        (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (4, 32);
+        (options.scheduler.max_model_len, options.num_blocks) = (256, 512);
+        options.parallelism = parallelism;
+        let metrics = Arc::new(Metrics::new("golden", true));
+        let mut planned = None;
+        let mut note = |at| {
+            if let EngineProgress::Planned(plan) = at {
+                planned = Some(plan);
+            }
+        };
+        let gpus = EquippedGpus::new(backends.collect());
+        let engine =
+            start_on_gpus(gpus, &checkpoint, blueprint.clone(), &options, metrics, &mut note).unwrap();
+        finish(engine);
+        let plan = planned.unwrap();
+        let bytes = (plan.weights_bytes + plan.workspace_bytes + plan.cache_bytes) / world as u64;
+        for counts in &counts {
+            let allocated = counts.lock().unwrap().allocated_bytes;
+            let ratio = allocated as f64 / bytes as f64;
+            println!("{world} devices, {parallelism:?}: {allocated} of {bytes}, {ratio:.3}");
+            assert!((0.98..=1.02).contains(&ratio), "{world}, {parallelism:?}: {allocated} for {bytes}");
+        }
+    }
 }

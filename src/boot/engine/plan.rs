@@ -86,6 +86,7 @@ pub(super) fn lay_out<'a, B: Backend>(
     let spare_blocks = batching.max_num_seqs * options.speculation.max_tokens.div_ceil(options.block_size);
     if let Some(draft) = &draft {
         let more = draft.memory(&*backend, &capacity, dtype);
+        needs.copies_bytes += more.copies_bytes;
         needs.workspace_bytes += more.workspace_bytes + spare_blocks as u64 * more.cache_bytes;
         needs.cache_bytes += more.cache_bytes;
     }

@@ -49,7 +49,7 @@ pub(super) struct Buffers {
     pub(super) chosen: Buffer,
     /// `[T, K]`.
     pub(super) weights: Buffer,
-    /// `[T, ffn_units]`: routed slots, then the shared expert's rows.
+    /// Of [`MOE_ROWS`] rows: routed slots, then the shared expert's rows.
     pub(super) inner: Buffer,
     /// `[MOE_ROWS * K, D]`.
     pub(super) routed: Buffer,
@@ -89,7 +89,7 @@ fn bytes(shape: &ModelShape, rows: usize, arithmetic: Activations) -> [usize; 20
         rows * router.top_k,
         rows * router.top_k,
         // And room to begin the shared expert's rows at a multiple of 16 bytes.
-        rows * shape.ffn_units + 4,
+        (moe_rows * shape.ffn.of_row(router.top_k)).max(rows * shape.ffn.routed) + 4,
         moe_rows * router.top_k * shape.hidden_size,
         moe_rows * shape.hidden_size,
         moe_rows * router.top_k,

@@ -589,6 +589,7 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         MemoryNeeds {
             workspace_bytes: (activations + plan) as u64 + attention,
             cache_bytes: cache_bytes as u64,
+            ..MemoryNeeds::default()
         }
     }
 

@@ -5,21 +5,21 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Cache, CudaBackend, Experts, KvUp, Workspace, attention_capacity};
+use super::memory::{ExchangeSizes, device_needs, rows_of};
+use super::{Cache, CudaBackend, Experts, KvUp, Workspace};
 use crate::attention::ContextParts;
 use crate::driver::{Driver, DriverError, Transfer};
 use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots};
 use crate::kernels::embed;
-use crate::kernels::exchange::{self, Exchange};
-use crate::kernels::sampler_shards::{self, Board};
+use crate::kernels::exchange::Exchange;
+use crate::kernels::sampler_shards::Board;
 use crate::sampler::Sampler;
-use crate::step;
 use crate::stream::{Buffer, Stream};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_ops::host::{BlockParts, Member, Rank, Share};
 use perigee_ops::{
-    AttentionExchange, Backend, CacheShape, Capacity, ContextSplit, ExpertMatrices, MlaShape, ModelShape,
-    OpError, RopeTable, Ticket,
+    AttentionExchange, Backend, CacheShape, Capacity, ContextSplit, ExpertMatrices, MemoryNeeds, MlaShape,
+    ModelShape, OpError, Parallelism, RopeTable, Ticket,
 };
 
 /// The exchange of one rank with the others: areas of all ranks, ids and partial sums of this one.
@@ -262,38 +262,6 @@ fn divides_keys(member: &Member) -> Result<bool, OpError> {
     }
 }
 
-/// Sizes of what ranks give one another, one behind the other in each rank's area: places that are empty at first, then words that are 0.
-struct Sizes {
-    sums: Layout,
-    /// Where keys are in parts.
-    keys: Option<exchange::Layout>,
-    board_rows: usize,
-    board: usize,
-}
-
-impl Sizes {
-    fn new(shape: &ModelShape, capacity: &Capacity, world: usize, divides_keys: bool) -> Self {
-        let board_rows = sampler_shards::board_rows(capacity.max_logits_rows);
-        let absorbed_rows = attention_capacity(capacity, world).absorbed_rows;
-        Self {
-            sums: Layout::new(world, shape.hidden_size, capacity.max_tokens),
-            keys: divides_keys.then(|| exchange::Layout::new(world, &shape.mla, absorbed_rows)),
-            board_rows,
-            board: sampler_shards::board_bytes(world, board_rows),
-        }
-    }
-
-    /// Bytes of the places.
-    fn places(&self) -> usize {
-        self.sums.bytes() + self.keys.map_or(0, |keys| keys.bytes())
-    }
-
-    /// Bytes of the words.
-    fn words(&self) -> usize {
-        self.board + self.keys.map_or(0, |keys| keys.meeting_bytes())
-    }
-}
-
 impl<D: Driver> Rank for CudaBackend<D> {
     fn join(&mut self, share: Share) {
         self.share = share;
@@ -302,10 +270,17 @@ impl<D: Driver> Rank for CudaBackend<D> {
     /// What is in front of the heads, and the routers, are stored in BF16 or packed.
     const COPY_BYTES: usize = 2;
 
-    fn exchange_bytes(&self, shape: &ModelShape, capacity: &Capacity, world: usize) -> u64 {
-        let rows = capacity.max_tokens.max(step::padded(capacity.max_tokens));
-        let sizes = Sizes::new(shape, capacity, world, false);
-        (sizes.places() + sizes.words() + 4 * rows * shape.hidden_size) as u64
+    fn rank_needs(
+        &self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        cache: &CacheShape,
+        share: Share,
+        parallelism: Parallelism,
+    ) -> MemoryNeeds {
+        let mut needs = device_needs(self.arithmetic, shape, capacity, cache, Some((share, parallelism)));
+        needs.workspace_bytes += self.unpacked_bytes(&share.shape(shape, parallelism.expert_groups)) as u64;
+        needs
     }
 
     fn load_expert_range(
@@ -336,7 +311,7 @@ impl<D: Driver> Rank for CudaBackend<D> {
         member: Member,
     ) -> Result<Workspace<D>, OpError> {
         let share = member.share();
-        let sizes = Sizes::new(shape, capacity, share.world, divides_keys(&member)?);
+        let sizes = ExchangeSizes::new(shape, capacity, share.world, divides_keys(&member)?);
         let stream = &mut self.stream;
         let area = all_reduce::new_area(stream, sizes.places(), sizes.words())?;
         let mut counters = |count: usize| {
@@ -344,7 +319,7 @@ impl<D: Driver> Rank for CudaBackend<D> {
         };
         let (rounds, meetings) = (counters(sizes.board_rows)?, counters(1)?);
         let state = stream.store("exchange with other ranks", &[LinkState::default()])?;
-        let rows = capacity.max_tokens.max(step::padded(capacity.max_tokens));
+        let rows = rows_of(capacity);
         let partial = stream.allocate("activations", 4 * rows * shape.hidden_size)?;
         // An area is empty before its address is known.
         stream.read::<u32>(area.address, 1)?;
@@ -357,7 +332,7 @@ impl<D: Driver> Rank for CudaBackend<D> {
             padding: 0,
         };
         let ids = share.of(shape.vocab_size, 1);
-        let own = own_shape(shape, share);
+        let own = share.shape(shape, member.parallelism().expert_groups);
         let words = sizes.places() as u64;
         let board = Board { link, offset: words, rounds, rows: sizes.board_rows };
         let parts = match sizes.keys {
@@ -409,11 +384,4 @@ fn addresses_of_all(op: &'static str, member: &Member, own: u64) -> Result<[u64;
         addresses[rank] = address.first().copied().unwrap_or_default();
     })?;
     Ok(addresses)
-}
-
-/// The model as a rank sees it: its own heads and ids.
-fn own_shape(shape: &ModelShape, share: Share) -> ModelShape {
-    let num_heads = share.of(shape.mla.num_heads, 1).len();
-    let mla = MlaShape { num_heads, ..shape.mla };
-    ModelShape { mla, vocab_size: share.of(shape.vocab_size, 1).len(), ..*shape }
 }

@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::ops::HostOps;
-use super::ranks::{Member, Rank, RankCache, RankState};
+use super::ranks::{Member, Rank, RankCache, RankState, Share};
 use super::sampler::{HostSampler, RowResult, RowSampler};
 use crate::expect;
 use crate::{
-    Activation, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity, ContextSplit,
-    ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences,
-    QueryMatrices, RopeTable, RouterShape, SampleRow, SampleRows, Segment, SeqSlot, SlotSpec, Split,
-    StepPlan, Storage, Ticket, TokenId, TokenSource,
+    Activation, AttentionExchange, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity,
+    ContextSplit, ExpertMatrices, ExpertSplit, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes,
+    Parallelism, Preferences, QueryMatrices, RopeTable, RouterShape, SampleRow, SampleRows, Segment, SeqSlot,
+    SlotSpec, Split, StepPlan, Storage, Ticket, TokenId, TokenSource,
 };
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
@@ -206,7 +206,7 @@ impl<H: HostOps> Backend for H {
         let values = (activations + self.scratch_values(shape)) * capacity.max_tokens
             + capacity.max_logits_rows * shape.vocab_size;
         let workspace_bytes = (4 * values + self.kept_bytes()) as u64;
-        MemoryNeeds { workspace_bytes, cache_bytes: cache.bytes() as u64 }
+        MemoryNeeds { workspace_bytes, cache_bytes: cache.bytes() as u64, ..MemoryNeeds::default() }
     }
 
     fn preferences(&self) -> Preferences {
@@ -502,6 +502,35 @@ impl<H: HostOps> Backend for H {
 }
 
 impl<H: HostOps> Rank for H {
+    fn rank_needs(
+        &self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        cache: &CacheShape,
+        share: Share,
+        parallelism: Parallelism,
+    ) -> MemoryNeeds {
+        let (own, all) = (share.shape(shape, parallelism.expert_groups), &shape.mla);
+        // Partial sums of the residual stream; a score and a mass of a logit for the choice of tokens.
+        let mut values =
+            capacity.max_tokens * shape.hidden_size + 2 * capacity.max_logits_rows * own.vocab_size;
+        let mut cache_bytes = cache.bytes();
+        if let ContextSplit::Split(exchange) = parallelism.context {
+            // A part of every layer, and one layer whole.
+            cache_bytes = cache_bytes / share.world + cache_bytes / cache.num_layers.max(1);
+            if exchange == AttentionExchange::Heads {
+                let head = all.qk_nope_head_dim + all.qk_rope_head_dim + all.v_head_dim;
+                values += capacity.max_tokens * all.num_heads * head;
+            }
+        }
+        let alone = Backend::memory_needs(self, &own, capacity, cache);
+        MemoryNeeds {
+            workspace_bytes: alone.workspace_bytes + 4 * values as u64,
+            cache_bytes: cache_bytes as u64,
+            ..alone
+        }
+    }
+
     fn load_expert_range(
         &mut self,
         experts: &[ExpertMatrices<'_>],

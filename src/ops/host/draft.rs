@@ -343,7 +343,7 @@ impl<H: HostOps> DraftOps for H {
         };
         let row = 11 * shape.target_hidden_size + 5 * shape.hidden_size + attention + shape.intermediate_size;
         let values = row * capacity.max_tokens + capacity.max_logits_rows * shape.draft_vocab_size;
-        MemoryNeeds { workspace_bytes: 4 * values as u64, cache_bytes }
+        MemoryNeeds { workspace_bytes: 4 * values as u64, cache_bytes, ..MemoryNeeds::default() }
     }
 
     fn load_draft(

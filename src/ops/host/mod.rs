@@ -18,4 +18,4 @@ mod tower;
 pub mod reference;
 
 pub use ops::{Gelu, HostOps};
-pub use ranks::{BlockParts, Group, Member, Rank, Share};
+pub use ranks::{BlockParts, Group, Member, Rank, Share, copied_values};

@@ -17,8 +17,7 @@ impl<B: Rank> DraftOps for Group<B> {
 
     fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let one = locked(&self.ranks[0]).draft_memory(shape, capacity, cache);
-        let world = self.ranks.len() as u64;
-        MemoryNeeds { workspace_bytes: world * one.workspace_bytes, cache_bytes: world * one.cache_bytes }
+        one.times(self.ranks.len())
     }
 
     fn load_draft(

@@ -28,10 +28,15 @@ pub trait Rank: Backend {
     /// Bytes of a value of weights that every rank has whole.
     const COPY_BYTES: usize = 4;
 
-    /// Bytes of a rank's workspace for what `world` ranks exchange, beside those of a lone backend.
-    fn exchange_bytes(&self, _shape: &ModelShape, _capacity: &Capacity, _world: usize) -> u64 {
-        0
-    }
+    /// Bytes of the workspace of rank `share.rank`, with what the ranks exchange, and of its part of the cache.
+    fn rank_needs(
+        &self,
+        shape: &ModelShape,
+        capacity: &Capacity,
+        cache: &CacheShape,
+        share: Share,
+        parallelism: Parallelism,
+    ) -> MemoryNeeds;
 
     /// Uploads a range of a layer's routed experts; `first` is the number of the first one.
     fn load_expert_range(
@@ -256,33 +261,20 @@ impl<B: Rank> Storage for Group<B> {
 impl<B: Rank> Backend for Group<B> {
     const ENQUEUES: bool = B::ENQUEUES;
 
-    /// The memory of one backend per rank, whose activations are mostly whole, and whose logits are in parts; a further
-    /// copy for each rank but one of the weights in front of the heads and of the routers, and of W_UK and W_UV where heads
-    /// are exchanged; the cache on every rank, or in parts with one layer of it for each rank.
     fn memory_needs(&self, shape: &ModelShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let (world, layers) = (self.ranks.len() as u64, cache.num_layers);
-        let one = locked(&self.ranks[0]).memory_needs(shape, capacity, cache);
-        let mla = &shape.mla;
-        let whole = shape.q_lora_rank.unwrap_or(0) + mla.latent_dim() + shape.router.num_experts;
-        let mut copies = layers * shape.hidden_size * whole;
-        let logits = (4 * capacity.max_logits_rows * shape.vocab_size) as u64;
-        // Scratch of the choice: two values a logit.
-        let mut workspace_bytes = world * one.workspace_bytes - (world - 1) * logits + 2 * logits;
-        let cache_bytes = match self.parallelism.context {
-            ContextSplit::Whole => world * one.cache_bytes,
-            ContextSplit::Split(exchange) => {
-                if exchange == AttentionExchange::Heads {
-                    let head = mla.qk_nope_head_dim + mla.v_head_dim;
-                    copies += layers * mla.num_heads * head * mla.kv_lora_rank;
-                    let activations = mla.num_heads * (head + mla.qk_rope_head_dim);
-                    workspace_bytes += world * (4 * capacity.max_tokens * activations) as u64;
-                }
-                one.cache_bytes + world * one.cache_bytes / layers.max(1) as u64
-            }
+        let world = self.ranks.len();
+        let of_rank = |rank: usize| {
+            let share = Share { rank, world };
+            locked(&self.ranks[rank]).rank_needs(shape, capacity, cache, share, self.parallelism)
         };
-        workspace_bytes += (world - 1) * (B::COPY_BYTES * copies) as u64;
-        workspace_bytes += world * locked(&self.ranks[0]).exchange_bytes(shape, capacity, world as usize);
-        MemoryNeeds { workspace_bytes, cache_bytes }
+        let most = (0..world).map(of_rank).reduce(|a, b| MemoryNeeds {
+            copies_bytes: 0,
+            workspace_bytes: a.workspace_bytes.max(b.workspace_bytes),
+            cache_bytes: a.cache_bytes.max(b.cache_bytes),
+        });
+        let values = copied_values(shape, self.parallelism) * cache.num_layers;
+        let copies_bytes = ((world - 1) * values * B::COPY_BYTES) as u64;
+        MemoryNeeds { copies_bytes, ..most.unwrap_or_default().times(world) }
     }
 
     fn preferences(&self) -> Preferences {
@@ -614,6 +606,20 @@ impl<B: Rank> Backend for Group<B> {
             _ => rank.wait(ticket, &mut w.at(at), &mut Outcomes::default()),
         })
     }
+}
+
+/// Values of a layer's weights that every rank has whole: in front of the heads, of the router, and where heads are exchanged W_UK and
+/// W_UV.
+pub fn copied_values(shape: &ModelShape, parallelism: Parallelism) -> usize {
+    let mla = &shape.mla;
+    let latents = shape.q_lora_rank.unwrap_or(0) + mla.latent_dim();
+    let kv_up = match parallelism.context {
+        ContextSplit::Split(AttentionExchange::Heads) => {
+            mla.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim) * mla.kv_lora_rank
+        }
+        ContextSplit::Split(AttentionExchange::Latents) | ContextSplit::Whole => 0,
+    };
+    shape.hidden_size * (latents + shape.router.num_experts) + kv_up
 }
 
 /// The attention shape of a rank's heads, and the number of heads of all ranks.

@@ -14,7 +14,7 @@ mod choice;
 
 pub use block_parts::BlockParts;
 pub use exchange::Member;
-pub use group::{Group, Rank};
+pub use group::{Group, Rank, copied_values};
 pub use share::Share;
 
 pub(in crate::host) use rank::{RankCache, RankState};

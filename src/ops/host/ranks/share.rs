@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::OpError;
+use crate::{FfnUnits, MlaShape, ModelShape, OpError};
 use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{DType, TensorView};
 
@@ -27,6 +27,26 @@ impl Share {
         let units = count.div_ceil(unit);
         let start = |rank: usize| (units * rank / self.world * unit).min(count);
         start(self.rank)..start(self.rank + 1)
+    }
+
+    /// The sizes of a network as this rank has them: its heads, its ids, and bounds on its inner units.
+    pub fn shape(self, all: &ModelShape, expert_groups: usize) -> ModelShape {
+        // No format has longer runs that stay whole.
+        const UNIT: usize = 128;
+        let cut = |units: usize, ranks: usize| match ranks {
+            1 => units,
+            _ => units.div_ceil(ranks).next_multiple_of(UNIT).min(units),
+        };
+        ModelShape {
+            mla: MlaShape { num_heads: self.of(all.mla.num_heads, 1).len(), ..all.mla },
+            vocab_size: self.of(all.vocab_size, 1).len(),
+            ffn: FfnUnits {
+                routed: cut(all.ffn.routed, self.world / expert_groups.max(1)),
+                shared: cut(all.ffn.shared, self.world),
+                dense: cut(all.ffn.dense, self.world),
+            },
+            ..*all
+        }
     }
 
     /// As [`Share::of`], where no rank may be without a part; `what` names the units.
