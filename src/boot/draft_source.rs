@@ -65,12 +65,7 @@ impl DraftSource {
     pub(super) fn bytes(&self, ranks: usize) -> u64 {
         match self {
             Self::Eagle3 { files, blueprint } => {
-                let is_divided = |name: &str| {
-                    let head = blueprint.draft_vocab_size == blueprint.vocab_size && name.contains("lm_head");
-                    name.contains("embed_tokens") || head
-                };
-                let divided = files.tensors().filter(|(name, _)| is_divided(name));
-                let divided: u64 = divided.map(|(_, tensor)| tensor.bytes.len() as u64).sum();
+                let divided = blueprint.divided_bytes(files);
                 let all = DraftTensors::take(files, blueprint).bytes;
                 all + (ranks as u64 - 1) * all.saturating_sub(divided)
             }

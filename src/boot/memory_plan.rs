@@ -6,6 +6,9 @@ use std::fmt::Write as _;
 use perigee_model::ModuleClass;
 use perigee_ops::MemoryNeeds;
 
+/// Bytes of a device that are set aside for recorded graphs, for weights on their way and for what allocations lose.
+pub(crate) const DEVICE_RESERVE_BYTES: u64 = 1 << 30;
+
 /// The memory that weights, workspace and cache share, and the rules for a cache whose size is automatic
 /// (`kv_cache.memory_bytes` = 0).
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +46,7 @@ impl Memory {
         let kept_free = (whole_bytes as f64 * (1.0 - utilization)).round() as u64;
         Self {
             available_bytes: free_bytes.saturating_sub(kept_free),
-            process_bytes: (count as u64) << 30,
+            process_bytes: count as u64 * DEVICE_RESERVE_BYTES,
             auto_share: 1.0,
             auto_limit: u64::MAX,
             is_host: false,

@@ -457,24 +457,28 @@ pub struct PlanArgs {
     /// Routed experts per layer, for a checkpoint that is to be pruned [default: config.json's].
     #[arg(long, value_name = "N")]
     pub experts: Option<usize>,
-    /// Element type of the KV cache: fp8 or bf16.
-    #[arg(long, default_value = "fp8")]
-    pub kv: String,
-    /// Longest context, tokens [default: config.json's].
+    /// Profile whose settings take the place of the defaults below.
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// Element type of the KV cache [default: the profile's, or fp8]: fp8 or bf16.
+    #[arg(long)]
+    pub kv: Option<String>,
+    /// Longest context, tokens [default: the profile's, or config.json's].
     #[arg(long, value_name = "N")]
     pub max_model_len: Option<usize>,
-    /// Tokens of the largest step, which size the workspace.
-    #[arg(long, value_name = "N", default_value_t = 2048)]
-    pub max_num_batched_tokens: usize,
-    /// Sequences at once, which size the logits.
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    pub max_num_seqs: usize,
+    /// Tokens of the largest step, which size the workspace [default: the profile's, or 2048].
+    #[arg(long, value_name = "N")]
+    pub max_num_batched_tokens: Option<usize>,
+    /// Sequences at once, which size the logits [default: the profile's, or 256].
+    #[arg(long, value_name = "N")]
+    pub max_num_seqs: Option<usize>,
     /// Folder of a draft model that is to run beside it.
     #[arg(long, value_name = "FOLDER")]
     pub draft: Option<PathBuf>,
-    /// Share of a device's memory that is used; the rest is left to the driver, the runtime and fragmentation.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
-    pub utilisation: f64,
+    /// Share of a device's memory that is used; the rest is left to the driver's context and to others [default: the profile's,
+    /// or 0.99].
+    #[arg(long, value_name = "SHARE")]
+    pub utilisation: Option<f64>,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,

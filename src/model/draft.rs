@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::blueprint::{
     Blueprint, BlueprintError, Fields, YarnScaling, parse_json, parse_rope, softmax_scale,
 };
+use super::checkpoint::Checkpoint;
 use super::rope;
 use perigee_ops::{
     CacheDType, CacheShape, DraftAttentionShape, DraftShape, GqaShape, MlaShape, NUM_STATES, RopeTable,
@@ -238,9 +239,22 @@ impl DraftBlueprint {
         }
     }
 
-    /// Values cached per token.
-    pub fn cached_values(&self) -> usize {
-        self.cached_dims().0
+    /// Bytes cached per token on a GPU, which keeps keys and values of grouped queries in bf16 at least.
+    pub fn cached_bytes(&self, dtype: CacheDType) -> usize {
+        match (self.shape().attention, dtype) {
+            (DraftAttentionShape::Gqa(gqa), CacheDType::Fp8(_)) => 2 * gqa.cached_dim(),
+            _ => self.cache_shape(1, 1, dtype).block_bytes(),
+        }
+    }
+
+    /// Bytes of the tensors that ranks divide: tables and heads of the whole vocabulary.
+    pub fn divided_bytes(&self, files: &Checkpoint) -> u64 {
+        let is_divided = |name: &str| {
+            let head = self.draft_vocab_size == self.vocab_size && name.contains("lm_head");
+            name.contains("embed_tokens") || head
+        };
+        let divided = files.tensors().filter(|(name, _)| is_divided(name));
+        divided.map(|(_, tensor)| tensor.bytes.len() as u64).sum()
     }
 
     /// Values cached per token, and how many of them are a rope key.

@@ -24,13 +24,13 @@ pub struct DeviceSet {
     pub device: Device,
 }
 
-/// (name, memory GB that programs see, reachable TB/s, reachable bf16 TFLOP/s). Bandwidth and arithmetic of the H200 are measured, that of the
-/// RTX PRO 6000 is of measured copies; the others are nine tenths of the maker's figure.
+/// (name, MiB of memory that the driver reports, reachable TB/s, reachable bf16 TFLOP/s). Bandwidth and arithmetic of the H200 are
+/// measured, that of the RTX PRO 6000 is of measured copies; the others are nine tenths of the maker's figure.
 const KNOWN: [(&str, u64, f64, f64); 4] = [
-    ("rtx-pro-6000", 96, 1.5, 400.0),
-    ("h200", 141, 4.3, 790.0),
-    ("b200", 180, 7.2, 1700.0),
-    ("b300", 270, 7.2, 1700.0),
+    ("rtx-pro-6000", 97_887, 1.5, 400.0),
+    ("h200", 143_771, 4.3, 790.0),
+    ("b200", 183_359, 7.2, 1700.0),
+    ("b300", 275_040, 7.2, 1700.0),
 ];
 
 /// Most devices of a set.
@@ -49,10 +49,10 @@ impl DeviceSet {
         if !(1..=MAX_COUNT).contains(&count) {
             return Err(format!("--devices {text:?}: the number must be from 1 to {MAX_COUNT}"));
         }
-        if let Some((name, gigabytes, terabytes, teraflops)) = KNOWN.iter().find(|known| known.0 == name) {
+        if let Some((name, mebibytes, terabytes, teraflops)) = KNOWN.iter().find(|known| known.0 == name) {
             let device = Device {
                 name: (*name).into(),
-                memory_bytes: gigabytes * 1_000_000_000,
+                memory_bytes: mebibytes << 20,
                 bandwidth: Some(terabytes * 1e12),
                 flops: Some(teraflops * 1e12),
             };
@@ -89,9 +89,9 @@ mod tests {
             let set = DeviceSet::parse(text).unwrap();
             assert_eq!((set.count, set.device.memory_bytes), (count, bytes), "{text}");
         };
-        check("4xrtx-pro-6000", 4, 96_000_000_000);
-        check("8xH200", 8, 141_000_000_000);
-        check("b300", 1, 270_000_000_000);
+        check("4xrtx-pro-6000", 4, 97_887 << 20);
+        check("8xH200", 8, 143_771 << 20);
+        check("b300", 1, 275_040 << 20);
         check("4x96GB", 4, 96_000_000_000);
         check("2x80GiB", 2, 80 << 30);
         check("1.5gb", 1, 1_500_000_000);

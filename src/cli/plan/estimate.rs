@@ -4,7 +4,18 @@
 use serde::Serialize;
 
 use super::devices::DeviceSet;
+use crate::boot::memory_plan::DEVICE_RESERVE_BYTES;
+use perigee_cuda::device_needs;
 use perigee_model::{Blueprint, ModuleClass};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::host::Share;
+use perigee_ops::{Activations, AttentionExchange, CacheDType, Capacity, ContextSplit, Parallelism};
+
+/// Tokens of a block: sizes depend little on it.
+const BLOCK_SIZE: usize = 64;
+
+/// Eight bits as the engine stores them by default: a scale of its own for each row, the rope key in bf16.
+pub(super) const FP8: CacheDType = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
 
 /// Weights of one use, and whether every device needs all of them when the others are split.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,8 +34,10 @@ pub struct WeightUse {
 pub struct DraftNeeds {
     /// Stored bytes.
     pub bytes: f64,
-    /// Values cached per token.
-    pub cached_values: usize,
+    /// Of them those that devices divide: tables and heads of the whole vocabulary.
+    pub divided_bytes: f64,
+    /// Bytes cached per token.
+    pub cached_bytes: usize,
 }
 
 /// Inputs of an estimate.
@@ -38,8 +51,8 @@ pub struct Request<'a> {
     pub draft: Option<DraftNeeds>,
     /// Devices to split the network over.
     pub devices: DeviceSet,
-    /// Bytes of one value of the KV cache.
-    pub kv_value_bytes: usize,
+    /// Element type of the KV cache.
+    pub kv: CacheDType,
     /// Longest context, tokens.
     pub max_model_len: usize,
     /// Tokens of the largest step.
@@ -58,18 +71,24 @@ pub enum Split {
     KvBySequence,
     /// Weights split the same way; every device holds the whole cache.
     KvReplicated,
-    /// Experts split, everything else on every device; each sequence lives on one device.
-    KvByRequest,
 }
 
 impl Split {
     /// The name in the table.
     pub fn name(self) -> &'static str {
         match self {
-            Split::KvBySequence => "weights split, KV sharded by sequence",
-            Split::KvReplicated => "weights split, KV on every device",
-            Split::KvByRequest => "experts split, attention on every device, KV by request",
+            Split::KvBySequence => "KV sharded by sequence (parallel.context = device.ranks)",
+            Split::KvReplicated => "KV on every device (parallel.context = 1)",
         }
+    }
+
+    /// How ranks share the network then.
+    fn parallelism(self) -> Parallelism {
+        let context = match self {
+            Split::KvBySequence => ContextSplit::Split(AttentionExchange::Heads),
+            Split::KvReplicated => ContextSplit::Whole,
+        };
+        Parallelism { expert_groups: 1, context }
     }
 }
 
@@ -167,7 +186,7 @@ impl Estimate {
         let kv_bytes_per_token = kv_bytes_per_token(request);
         let splits = match request.devices.count {
             1 => &[Split::KvReplicated][..],
-            _ => &[Split::KvBySequence, Split::KvReplicated, Split::KvByRequest],
+            _ => &[Split::KvBySequence, Split::KvReplicated],
         };
         let mut layouts: Vec<LayoutPlan> =
             splits.iter().map(|split| layout(request, *split, usable_bytes)).collect();
@@ -201,29 +220,29 @@ impl Estimate {
 }
 
 fn kv_bytes_per_token(request: &Request<'_>) -> usize {
-    let drafted = request.draft.map_or(0, |draft| draft.cached_values);
-    (request.blueprint.num_layers * request.blueprint.mla.latent_dim() + drafted) * request.kv_value_bytes
-}
-
-/// Whether the weights of a use are split over the devices.
-fn is_split(split: Split, use_: &WeightUse) -> bool {
-    match split {
-        Split::KvByRequest => use_.class == ModuleClass::RoutedExperts,
-        _ => !use_.replicated,
-    }
+    let drafted = request.draft.map_or(0, |draft| draft.cached_bytes);
+    request.blueprint.cache_shape(1, 1, request.kv).block_bytes() + drafted
 }
 
 fn layout(request: &Request<'_>, split: Split, usable_bytes: f64) -> LayoutPlan {
     let count = request.devices.count as f64;
     let mut weights: Vec<(&'static str, f64)> = Vec::new();
     for use_ in &request.weights {
-        let bytes = if is_split(split, use_) { use_.bytes / count } else { use_.bytes };
+        let bytes = if !use_.replicated { use_.bytes / count } else { use_.bytes };
         match weights.iter_mut().find(|(name, _)| *name == use_.class.name()) {
             Some((_, sum)) => *sum += bytes,
             None => weights.push((use_.class.name(), bytes)),
         }
     }
-    weights.extend(request.draft.map(|draft| ("draft model", draft.bytes)));
+    if split == Split::KvBySequence {
+        // Beside the part of each: W_UK and W_UV of the other heads.
+        let mla = &request.blueprint.mla;
+        let head = (mla.qk_nope_head_dim + mla.v_head_dim) * mla.kv_lora_rank;
+        let all = 2.0 * (request.blueprint.num_layers * mla.num_heads * head) as f64;
+        weights.push(("kv_b of other heads", all * (1.0 - 1.0 / count)));
+    }
+    let draft = |draft: DraftNeeds| draft.bytes - draft.divided_bytes * (1.0 - 1.0 / count);
+    weights.extend(request.draft.map(|needs| ("draft model", draft(needs))));
     let workspace_bytes = workspace_bytes(request, split);
     let loaded: f64 = weights.iter().map(|(_, bytes)| bytes).sum();
     let kv_room_bytes = usable_bytes - loaded - workspace_bytes;
@@ -232,10 +251,8 @@ fn layout(request: &Request<'_>, split: Split, usable_bytes: f64) -> LayoutPlan 
     let (kv_tokens, full_contexts) = match split {
         Split::KvBySequence => (per_device * count, per_device * count / context),
         Split::KvReplicated => (per_device, per_device / context),
-        // A sequence cannot cross devices.
-        Split::KvByRequest => (per_device * count, (per_device / context).floor() * count),
     };
-    let obstacle = obstacle(request, split);
+    let obstacle = obstacle(request);
     let decode_floor = match request.devices.device.bandwidth {
         Some(bandwidth) => {
             let mut points = vec![(1, 1024), (1, request.max_model_len), (16, 32 << 10)];
@@ -263,21 +280,20 @@ fn layout(request: &Request<'_>, split: Split, usable_bytes: f64) -> LayoutPlan 
     }
 }
 
-/// bf16 activations of the largest step on one device: residual and normed rows, latents, this device's heads, the inputs and outputs of the
-/// chosen experts; f32 logits of every sequence; two buffers of rows for collectives.
+/// What the engine takes on one device beside weights and cache: the workspace of its largest step, and what its plan sets aside for
+/// recordings and for what allocations lose.
 fn workspace_bytes(request: &Request<'_>, split: Split) -> f64 {
-    let (b, m) = (request.blueprint, &request.blueprint.mla);
-    let count = request.devices.count as f64;
-    let share = if split == Split::KvByRequest { 1.0 } else { count };
-    let heads = (m.num_heads * (m.qk_nope_head_dim + m.qk_rope_head_dim + m.v_head_dim)) as f64 / share;
-    let chosen = (b.router.top_k + b.num_shared_experts) as f64;
-    let experts = chosen * b.moe_intermediate_size as f64 / count + chosen * b.hidden_size as f64;
-    let latents = (b.q_lora_rank.unwrap_or(0) + m.latent_dim()) as f64;
-    let row = 2.0 * b.hidden_size as f64 + latents + heads + experts;
-    let rows = request.max_num_batched_tokens as f64;
-    let logits = request.max_num_seqs as f64 * b.vocab_size as f64 * 4.0;
-    let collectives = if request.devices.count > 1 { 2.0 * rows * b.hidden_size as f64 * 2.0 } else { 0.0 };
-    row * rows * 2.0 + logits + collectives
+    let (b, world) = (request.blueprint, request.devices.count);
+    let capacity = Capacity {
+        max_tokens: request.max_num_batched_tokens,
+        max_logits_rows: request.max_num_seqs.min(request.max_num_batched_tokens).min(256),
+        max_num_seqs: request.max_num_seqs,
+        block_size: BLOCK_SIZE,
+    };
+    let block = b.cache_shape(1, BLOCK_SIZE, request.kv);
+    let rank = (world > 1).then(|| (Share { rank: 0, world }, split.parallelism()));
+    let needs = device_needs(Activations::Bf16, &b.shape(b.rms_norm_eps), &capacity, &block, rank);
+    (needs.workspace_bytes + DEVICE_RESERVE_BYTES) as f64
 }
 
 /// Bytes one device reads in a decode step of `sequences`, each with `context` tokens. Experts are drawn evenly.
@@ -290,7 +306,7 @@ fn step_bytes(request: &Request<'_>, split: Split, sequences: usize, context: us
         .weights
         .iter()
         .map(|use_| {
-            let bytes = if is_split(split, use_) { use_.bytes / count } else { use_.bytes };
+            let bytes = if !use_.replicated { use_.bytes / count } else { use_.bytes };
             match use_.class {
                 // One row per sequence is too little to count; tied tables are read as the head.
                 ModuleClass::Embedding if !request.blueprint.tie_word_embeddings => 0.0,
@@ -314,10 +330,10 @@ fn flops_per_token(request: &Request<'_>) -> (f64, f64) {
     (2.0 * (b.active_weights_per_token() - head) as f64, core as f64)
 }
 
-fn obstacle(request: &Request<'_>, split: Split) -> Option<String> {
+fn obstacle(request: &Request<'_>) -> Option<String> {
     let (b, count) = (request.blueprint, request.devices.count);
     let heads = b.mla.num_heads;
-    if split != Split::KvByRequest && !heads.is_multiple_of(count) {
+    if !heads.is_multiple_of(count) {
         return Some(format!("{heads} heads cannot be split evenly among {count} devices"));
     }
     // By experts, or else by columns in whole groups of a 4-bit format.
@@ -335,20 +351,21 @@ fn assumptions(request: &Request<'_>) -> Vec<String> {
     let device = &request.devices.device;
     let mut list = vec![
         format!(
-            "{:.1} GB per device (10^9 bytes), {:.0} % of it used; the rest is left to driver, runtime and fragmentation (--utilisation)",
+            "{:.1} GB per device (10^9 bytes), {:.0} % of it used; the rest is left to the driver's context and to others (--utilisation)",
             device.memory_bytes as f64 / 1e9,
             request.utilisation * 100.0
         ),
         format!(
-            "workspace: bf16 activations of a step of {} tokens, f32 logits of {} sequences, two collective buffers of a step's rows \
-             (--max-num-batched-tokens, --max-num-seqs)",
+            "workspace: what the engine allocates for steps of {} tokens and {} sequences (--max-num-batched-tokens, --max-num-seqs), and the \
+             GiB of a device that its memory plan sets aside; a draft's activations are not in it",
             request.max_num_batched_tokens, request.max_num_seqs
         ),
         format!(
-            "KV: {} latent values per token and layer at {} byte(s), {} layers, no scales",
+            "KV: {} latent values per token and layer as {}, {} layers: {} bytes",
             request.blueprint.mla.latent_dim(),
-            request.kv_value_bytes,
-            request.blueprint.num_layers
+            request.kv.name(),
+            request.blueprint.num_layers,
+            request.blueprint.cache_shape(1, 1, request.kv).block_bytes()
         ),
         "split layouts: latent projections (q_a, kv_a), router and norms on every device, everything else divided evenly; a vision \
          tower whole on every device, without the activations of its images"
@@ -356,8 +373,8 @@ fn assumptions(request: &Request<'_>) -> Vec<String> {
     ];
     if let Some(draft) = request.draft {
         list.push(format!(
-            "draft model: whole on every device, {} values of KV per token beside the model's; floors are those of steps without drafts",
-            draft.cached_values
+            "draft model: whole on every device but for table and head of the whole vocabulary, {} bytes of KV per token beside the model's; floors are those of steps without drafts",
+            draft.cached_bytes
         ));
     }
     if let (Some(bandwidth), Some(flops)) = (device.bandwidth, device.flops) {
@@ -375,7 +392,7 @@ fn remedies(request: &Request<'_>) -> Vec<String> {
     let fits =
         |request: &Request<'_>| Estimate::without_remedies(request).layouts.iter().any(|layout| layout.fits);
     let mut list = Vec::new();
-    if request.kv_value_bytes > 1 && fits(&Request { kv_value_bytes: 1, ..request.clone() }) {
+    if request.kv == CacheDType::Bf16 && fits(&Request { kv: FP8, ..request.clone() }) {
         list.push("an FP8 cache: --kv fp8".into());
     }
     let lengths = std::iter::successors(Some(request.max_model_len / 2), |len| Some(len / 2));

@@ -8,15 +8,19 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub use devices::{Device, DeviceSet};
+use estimate::FP8;
 pub use estimate::{DraftNeeds, Estimate, LayoutPlan, Request, Split, WeightUse, class_parameters};
 
 use super::commands::{EXIT_USAGE, print, print_json};
 use crate::boot::{BootError, chain, read_blueprint};
 use crate::config::args::PlanArgs;
+use crate::config::{self, ConfigErrors, Environment, FlagValue, LoadRequest};
 use perigee_model::checkpoint::Checkpoint;
+use perigee_model::config::KvDType;
 use perigee_model::{
     Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass, MtpLayer, TowerBlueprint, TowerInventory,
 };
+use perigee_ops::CacheDType;
 
 /// Bits per weight of the formats that routed experts can be planned in, scales included.
 const FORMATS: [(&str, f64); 5] =
@@ -24,11 +28,18 @@ const FORMATS: [(&str, f64); 5] =
 
 /// Prints the plan. Exit code 0 if a layout fits, 1 if none does, 2 for wrong use.
 pub(super) fn plan(args: &PlanArgs) -> ExitCode {
-    if let Err(reason) = check(args) {
+    let choices = match Choices::of(args) {
+        Ok(choices) => choices,
+        Err(errors) => {
+            eprintln!("perigee: {errors}");
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    if let Err(reason) = check(args, &choices) {
         eprintln!("perigee: {reason}");
         return ExitCode::from(EXIT_USAGE);
     }
-    let estimate = match estimate(args) {
+    let estimate = match estimate(args, &choices) {
         Ok(estimate) => estimate,
         Err(error) => {
             eprintln!("perigee: {}", chain(&*error));
@@ -42,24 +53,90 @@ pub(super) fn plan(args: &PlanArgs) -> ExitCode {
     if estimate.layouts.iter().any(|layout| layout.fits) { printed } else { ExitCode::FAILURE }
 }
 
-fn check(args: &PlanArgs) -> Result<(), String> {
-    DeviceSet::parse(&args.devices)?;
+/// What flags, or else a profile, say.
+struct Choices {
+    kv: CacheDType,
+    max_model_len: Option<usize>,
+    max_num_batched_tokens: usize,
+    max_num_seqs: usize,
+    utilisation: f64,
+    /// Devices of the profile.
+    ranks: Option<usize>,
+}
+
+impl Choices {
+    /// Errors: a profile that is not there or is wrong.
+    fn of(args: &PlanArgs) -> Result<Self, ConfigErrors> {
+        let mut choices = Self {
+            kv: FP8,
+            max_model_len: None,
+            max_num_batched_tokens: 2048,
+            max_num_seqs: 256,
+            utilisation: 0.99,
+            ranks: None,
+        };
+        if let Some(profile) = &args.profile {
+            let model = args.model.display().to_string();
+            let flag =
+                |key: &str, value: String| FlagValue { key: key.into(), value, flag: "--profile".into() };
+            let draft = match &args.draft {
+                Some(folder) => flag("speculation.draft", folder.display().to_string()),
+                None => flag("speculation.method", "off".into()),
+            };
+            let flags = vec![flag("model.path", model), draft];
+            let request = LoadRequest { config: None, profile: Some(profile.clone()), flags };
+            let settings = config::load(&request, &Environment::from_process())?.settings;
+            let scheduler = &settings.scheduler;
+            choices = Self {
+                kv: if settings.kv_cache.dtype == KvDType::Fp8 { FP8 } else { CacheDType::Bf16 },
+                max_model_len: Some(scheduler.max_model_len).filter(|len| *len > 0),
+                max_num_batched_tokens: scheduler.max_num_batched_tokens,
+                max_num_seqs: scheduler.max_num_seqs,
+                utilisation: settings.device.memory_utilization.min(choices.utilisation),
+                ranks: Some(settings.device.ranks),
+            };
+        }
+        Ok(Self {
+            kv: match args.kv.as_deref() {
+                None => choices.kv,
+                Some("fp8") => FP8,
+                Some(_) => CacheDType::Bf16,
+            },
+            max_model_len: args.max_model_len.or(choices.max_model_len),
+            max_num_batched_tokens: args.max_num_batched_tokens.unwrap_or(choices.max_num_batched_tokens),
+            max_num_seqs: args.max_num_seqs.unwrap_or(choices.max_num_seqs),
+            utilisation: args.utilisation.unwrap_or(choices.utilisation),
+            ranks: choices.ranks,
+        })
+    }
+}
+
+fn check(args: &PlanArgs, choices: &Choices) -> Result<(), String> {
+    let devices = DeviceSet::parse(&args.devices)?;
+    if let (Some(profile), Some(ranks)) = (&args.profile, choices.ranks)
+        && ranks != devices.count
+    {
+        return Err(format!(
+            "--devices {:?} are {}, and profile {profile} has device.ranks = {ranks}",
+            args.devices, devices.count
+        ));
+    }
     if let Some(format) = &args.format
         && !FORMATS.iter().any(|(name, _)| name == format)
     {
         let names: Vec<&str> = FORMATS.iter().map(|(name, _)| *name).collect();
         return Err(format!("--format {format:?} is not known: expected {}", names.join(", ")));
     }
-    if !["fp8", "bf16"].contains(&args.kv.as_str()) {
-        return Err(format!("--kv {:?} is not known: expected fp8 or bf16", args.kv));
+    if let Some(kv) = args.kv.as_deref().filter(|kv| !["fp8", "bf16"].contains(kv)) {
+        return Err(format!("--kv {kv:?} is not known: expected fp8 or bf16"));
     }
-    if !(args.utilisation > 0.0 && args.utilisation <= 1.0) {
-        return Err(format!("--utilisation {} must be above 0 and at most 1", args.utilisation));
+    if !(choices.utilisation > 0.0 && choices.utilisation <= 1.0) {
+        return Err(format!("--utilisation {} must be above 0 and at most 1", choices.utilisation));
     }
     for (flag, value) in [
-        ("--max-num-batched-tokens", args.max_num_batched_tokens),
-        ("--max-num-seqs", args.max_num_seqs),
-        ("--max-model-len", args.max_model_len.unwrap_or(1)),
+        ("--max-num-batched-tokens", choices.max_num_batched_tokens),
+        ("--max-num-seqs", choices.max_num_seqs),
+        ("--max-model-len", choices.max_model_len.unwrap_or(1)),
         ("--experts", args.experts.unwrap_or(1)),
     ] {
         if !(1..=1 << 26).contains(&value) {
@@ -69,7 +146,8 @@ fn check(args: &PlanArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
+fn estimate(args: &PlanArgs, choices: &Choices) -> Result<Estimate, BootError> {
+    let kv = choices.kv;
     let (mut blueprint, mut weights, prediction) = match args.model.is_file() {
         true => {
             let blueprint = Blueprint::parse(&read_config(args)?)?;
@@ -84,7 +162,8 @@ fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
             let layer = MtpLayer::find(&checkpoint, &blueprint, blueprint.rms_norm_eps).ok().flatten();
             let prediction = layer.map(|layer| DraftNeeds {
                 bytes: layer.bytes() as f64,
-                cached_values: blueprint.mla.latent_dim(),
+                divided_bytes: layer.bytes() as f64,
+                cached_bytes: layer.cache_shape(1, 1, kv).block_bytes(),
             });
             let mut weights = stored_weights(&inventory);
             let config = checkpoint.file("config.json").unwrap_or_default();
@@ -122,21 +201,21 @@ fn estimate(args: &PlanArgs) -> Result<Estimate, BootError> {
         blueprint: &blueprint,
         weights,
         draft: match &args.draft {
-            Some(folder) => Some(draft_needs(folder, &blueprint)?),
+            Some(folder) => Some(draft_needs(folder, &blueprint, kv)?),
             None => prediction,
         },
         devices: DeviceSet::parse(&args.devices)?,
-        kv_value_bytes: if args.kv == "fp8" { 1 } else { 2 },
-        max_model_len: args.max_model_len.unwrap_or(blueprint.max_position_embeddings),
-        max_num_batched_tokens: args.max_num_batched_tokens,
-        max_num_seqs: args.max_num_seqs,
-        utilisation: args.utilisation,
+        kv,
+        max_model_len: choices.max_model_len.unwrap_or(blueprint.max_position_embeddings),
+        max_num_batched_tokens: choices.max_num_batched_tokens,
+        max_num_seqs: choices.max_num_seqs,
+        utilisation: choices.utilisation,
     };
     Ok(Estimate::new(&request))
 }
 
 /// What the draft of a folder adds.
-fn draft_needs(folder: &Path, target: &Blueprint) -> Result<DraftNeeds, BootError> {
+fn draft_needs(folder: &Path, target: &Blueprint, kv: CacheDType) -> Result<DraftNeeds, BootError> {
     let checkpoint = Checkpoint::open(folder)?;
     let config = checkpoint.read_file("config.json")?;
     let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;
@@ -144,7 +223,8 @@ fn draft_needs(folder: &Path, target: &Blueprint) -> Result<DraftNeeds, BootErro
     let draft = DraftBlueprint::parse(&config).map_err(|error| named(&error))?;
     draft.check(target).map_err(|error| named(&error))?;
     let bytes = DraftTensors::take(&checkpoint, &draft).bytes as f64;
-    Ok(DraftNeeds { bytes, cached_values: draft.cached_values() })
+    let divided_bytes = draft.divided_bytes(&checkpoint) as f64;
+    Ok(DraftNeeds { bytes, divided_bytes, cached_bytes: draft.cached_bytes(kv) })
 }
 
 /// Reads a `config.json` that stands alone, with the checks of one in a folder.
