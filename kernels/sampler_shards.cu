@@ -22,6 +22,8 @@ constexpr u32 MAX_WORDS = 4;
 constexpr u32 BOARD_PAIRS = 3 * BINS;
 // Operation of a wait, for its report; the twin's Operation::Sample.
 constexpr u32 CHOICE = 3;
+// In place of one: another rank has other inputs; the twin's Operation::Compare.
+constexpr u32 COMPARE = 8;
 
 struct SamplerDrawShardsParams {
     SamplerDrawParams draw;
@@ -29,7 +31,9 @@ struct SamplerDrawShardsParams {
     u32* rounds;  // [board_rows]: the last round of each row of the board
     u64 board;    // its offset in an area; all 0 at first
     u32 board_rows;
-    u32 padding;
+    u32 columns;          // D
+    const float* inputs;  // [T, D], which the logits are products of, the same on all ranks; or null: they are not compared
+    const u32* rows;      // [S]: the row of `inputs` of each row of logits
 };
 
 // A row of one of several ranks, whose blocks for the row come to the same rounds.
@@ -39,6 +43,7 @@ struct Board {
     const SamplerDrawShardsParams& params;
     const Link& link;
     u32 round;
+    u32 sum;  // of the bits of the row that its logits are products of
 
     // What the ranks have said in the last round of few words.
     static __device__ __forceinline__ u32 (&heard())[MAX_RANKS][MAX_WORDS] {
@@ -74,19 +79,25 @@ struct Board {
         return static_cast<u32>(pair);
     }
 
-    // A round of few words, the same in all threads: heard()[rank][i] = what each rank says.
+    // A round of few words, the same in all threads: heard()[rank][i] = what each rank says. The last word is the sum of the row, which
+    // all ranks have the same of: one that has computed something else is found before its token is used.
     __device__ __forceinline__ void gather(u32 first, u32 second = 0, u32 third = 0) {
         static_assert(MAX_RANKS * MAX_WORDS <= 32, "a lane hears a word");
         ++round;
         __syncthreads();  // reads of the round before
         const u32 word = threadIdx.x % MAX_WORDS, source = threadIdx.x / MAX_WORDS;
         if (source == 0) {
-            const u32 own = word == 0 ? first : word == 1 ? second : third;
+            const u32 own = word == 0 ? first : word == 1 ? second : word == 2 ? third : sum;
             say(word, own);
             heard()[link.rank][word] = own;
         }
         if (source < link.world && source != link.rank) {
-            heard()[source][word] = hear(source, word);
+            const u32 theirs = hear(source, word);
+            heard()[source][word] = theirs;
+            if (word == MAX_WORDS - 1 && theirs != sum && atomicCAS(&link.state->failed, 0, COMPARE + 1) == 0) {
+                link.state->peer = source;
+                link.state->at = round;
+            }
         }
         // Lanes have waited for different ranks.
         __syncwarp();
@@ -182,11 +193,36 @@ struct Board {
     }
 };
 
+// Sum of the bits of this block's row of inputs, in every thread.
+__device__ __forceinline__ u32 sum_of_bits(const SamplerDrawShardsParams& params) {
+    if (params.inputs == nullptr) {
+        return 0;
+    }
+    __shared__ u32 sums[THREADS / 32];
+    const u32* row = reinterpret_cast<const u32*>(params.inputs) +
+                     static_cast<i64>(params.rows[params.draw.rows[blockIdx.x].row]) * params.columns;
+    u32 sum = 0;
+    for (u32 i = threadIdx.x; i < params.columns; i += THREADS) {
+        sum += row[i];
+    }
+    sum = __reduce_add_sync(0xffffffffu, sum);
+    if (threadIdx.x % 32 == 0) {
+        sums[threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    sum = 0;
+#pragma unroll
+    for (u32 warp = 0; warp < THREADS / 32; ++warp) {
+        sum += sums[warp];
+    }
+    return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 sampler_draw_shards(const __grid_constant__ SamplerDrawShardsParams params) {
     begin_kernel();
     __shared__ Shared shared;
-    Board board = {params, params.link, params.rounds[blockIdx.x]};
+    Board board = {params, params.link, params.rounds[blockIdx.x], sum_of_bits(params)};
     choose(params.draw, board, shared);
     if (threadIdx.x == 0) {
         params.rounds[blockIdx.x] = board.round;

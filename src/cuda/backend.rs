@@ -29,6 +29,7 @@ use super::driver::{Driver, Transfer};
 use super::kernels::ahead::{self, Ahead};
 use super::kernels::all_reduce::{MAX_RANKS, Operation};
 use super::kernels::linear::{self, Output};
+use super::kernels::sampler_shards::Inputs;
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
 use super::kernels::{repack, route};
 use super::packer::Packer;
@@ -845,6 +846,8 @@ impl<D: Driver> Backend for CudaBackend<D> {
         expect("logits", &[capacity.max(rows.len())], &[capacity])?;
         w.num_logits = rows.len();
         let list = w.step.logits_rows() + 4 * rows.start as u64;
+        let address = w.activations.normed.exact.address;
+        w.sampler.compare(Inputs { address, rows: list, columns: w.shape.hidden_size });
         self.project(rows.len(), w.activations.normed, list, head, w.logits, Output::Set)
     }
 

@@ -13,7 +13,7 @@ use bytemuck::AnyBitPattern;
 
 use super::driver::ALIGNMENT;
 use super::kernels::sampler::{self as kernels, Change, CommitParams, CountParams, DrawParams, Row, RowRule};
-use super::kernels::sampler_shards::{self, Board};
+use super::kernels::sampler_shards::{self, Board, Inputs};
 use super::{Buffer, Driver, DriverError, Stream, Transfer};
 use perigee_decoding::sampling::{Logprobs, MAX_LOGIT_BIAS};
 use perigee_ops::{
@@ -149,6 +149,13 @@ impl Sampler {
         max_num_seqs: usize,
     ) -> Result<Self, OpError> {
         Self::of_shard(stream, vocab, 0..vocab, None, max_rows, max_num_seqs)
+    }
+
+    /// Of a rank: compares the rows that the logits of the next call are products of with those of the other ranks.
+    pub fn compare(&mut self, inputs: Inputs) {
+        if let Some(board) = &mut self.board {
+            board.inputs = inputs;
+        }
     }
 
     /// The same of a rank, which has the logits of the ids `ids`.

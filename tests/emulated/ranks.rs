@@ -470,28 +470,18 @@ fn a_link_that_loses_words_is_found_at_the_start() {
     assert!(text.contains("what rank 1 has stored for rank 0 has not arrived as it was"), "{text}");
 }
 
-/// A rank that stops to give in the middle of a reply: the other one's wait ends, the request ends with an error, and the engine ends and
-/// says which rank did not answer in which exchange.
-#[test]
-fn a_rank_that_stops_ends_the_engine_with_its_name() {
-    if on_gpu() {
-        return;
-    }
-    let Some(mut drivers) = TestDriver::several(2, Arch::Sm90a, None) else { return };
-    // The check of the links and the warm-up take a hundred sums.
-    drivers[1].plant = Some(|program| {
-        let begin = "    const u32 epoch = begin_sum(params);\n";
-        assert!(program.kernel != "all_reduce" || program.text.matches(begin).count() == 2);
-        let stop = format!("{begin}    if (epoch > 200) {{\n        return;\n    }}\n");
-        program.text = program.text.replace(begin, &stop);
-    });
+/// Why an engine on two devices ends that shares a model so, with what is done to the programs of the second one.
+fn ends_with(parallelism: Parallelism, plant: fn(&mut Program)) -> Option<String> {
+    let mut drivers = TestDriver::several(2, Arch::Sm90a, None)?;
+    drivers[1].plant = Some(plant);
     let backend = |driver| {
         let mut backend = CudaBackend::new(driver, Activations::F32).unwrap();
         // A tick: a million instructions of a warp.
         backend.set_wait(Duration::from_millis(2));
         backend
     };
-    let equipped = EquippedGpus::new(drivers.into_iter().map(backend).collect()).as_ranks(WHOLE).unwrap();
+    let equipped =
+        EquippedGpus::new(drivers.into_iter().map(backend).collect()).as_ranks(parallelism).unwrap();
     let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let mut options = options();
@@ -499,13 +489,58 @@ fn a_rank_that_stops_ends_the_engine_with_its_name() {
     options.scheduler.max_model_len = 256;
     options.num_blocks = 32;
     let metrics = Arc::new(Metrics::new("golden", true));
-    let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
+    let engine = match start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()) {
+        Ok(engine) => engine,
+        Err(error) => return Some(error.to_string()),
+    };
     let params = SamplingParams { temperature: 0.0, max_tokens: 60, ..Default::default() };
     let reply = runtime().block_on(run_all(&engine.handle, vec![request(&prompt(8, 1), params)])).remove(0);
     assert_eq!(reply.finish, FinishReason::Error, "{} tokens", reply.tokens.len());
     let reason = engine.thread.join().unwrap().unwrap_err();
-    assert!(reason.contains("for rank 1 in the sum behind") && reason.contains("exchange 2"), "{reason}");
     assert!(!engine.handle.snapshot().alive);
+    Some(reason)
+}
+
+/// A rank that stops to give in the middle of a reply: the other one's wait ends, the request ends with an error, and the engine ends and
+/// says which rank did not answer in which exchange.
+#[test]
+fn a_rank_that_stops_ends_the_engine_with_its_name() {
+    if on_gpu() {
+        return;
+    }
+    // The check of the links and the warm-up take a hundred sums.
+    let stops = ends_with(WHOLE, |program| {
+        let begin = "    const u32 epoch = begin_sum(params);\n";
+        assert!(program.kernel != "all_reduce" || program.text.matches(begin).count() == 2);
+        let stop = format!("{begin}    if (epoch > 200) {{\n        return;\n    }}\n");
+        program.text = program.text.replace(begin, &stop);
+    });
+    let Some(reason) = stops else { return };
+    assert!(reason.contains("for rank 1 in the sum behind") && reason.contains("exchange 2"), "{reason}");
+    let stops = ends_with(parts(1), |program| {
+        let begin = "    const u32 epoch = begin_exchange(params);\n";
+        assert!(program.kernel != "exchange" || program.text.matches(begin).count() == 2);
+        let stop = format!("{begin}    if (epoch > 300) {{\n        return;\n    }}\n");
+        program.text = program.text.replace(begin, &stop);
+    });
+    let reason = stops.unwrap();
+    assert!(reason.contains("for rank 1 in the exchange of") && reason.contains("exchange 3"), "{reason}");
+}
+
+/// A rank that computes something else than the others, in the last bits of a norm: found before a token of it is used.
+#[test]
+fn ranks_that_diverge_end_the_engine() {
+    if on_gpu() {
+        return;
+    }
+    let reason = ends_with(WHOLE, |program| {
+        let right = "sums[step][i] = __fadd_rn(own[i], sums[step][i]);";
+        assert!(program.kernel != "all_reduce" || program.text.contains(right));
+        program.text =
+            program.text.replace(right, "sums[step][i] = 1.0000002f * __fadd_rn(own[i], sums[step][i]);");
+    });
+    let Some(reason) = reason else { return };
+    assert!(reason.contains("has computed other rows than rank"), "{reason}");
 }
 
 /// What the memory plan says that a device takes is what it takes. In f32, whose weights are not in tiles, which small matrices do not

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use perigee_cuda::kernels::all_reduce::{Link, LinkState, MAX_RANKS};
 use perigee_cuda::kernels::embed;
-use perigee_cuda::kernels::sampler_shards::{Board, board_bytes};
+use perigee_cuda::kernels::sampler_shards::{Board, Inputs, board_bytes};
 use perigee_cuda::{Arch, Buffer, Driver, Matrix, Program, Sampler, Stream, kernels};
 use perigee_decoding::guard::is_flat;
 use perigee_decoding::sampling::{self, Draw, History, Logprobs, TokenMask};
@@ -215,7 +215,7 @@ impl Pair {
                     padding: 0,
                 };
                 let rounds = stream.zeros("rounds", 4 * BOARD_ROWS).unwrap().address;
-                let board = Board { link, offset: 0, rounds, rows: BOARD_ROWS };
+                let board = Board { link, offset: 0, rounds, rows: BOARD_ROWS, inputs: Inputs::default() };
                 let ids = Share { rank, world }.of(vocab, 1);
                 let (some, slots) = (ids.clone(), NUM_SLOTS);
                 let device =

@@ -17,6 +17,7 @@ use crate::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::kernels::gqa::{self, RowKeys};
 use crate::kernels::linear::Output;
 use crate::kernels::route::Held;
+use crate::kernels::sampler_shards::Inputs;
 use crate::kernels::{combine, rms_norm};
 use crate::step::{self, Step};
 use crate::stream::{Buffer, Stream};
@@ -696,6 +697,8 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         let (rows, capacity) = (*num_logits, w.logits.bytes / (4 * w.shape.vocab_size));
         expect("draft_logits", &[capacity.max(rows)], &[capacity])?;
         w.num_logits = rows;
+        // A draft is verified: ranks that drafted other tokens would be found behind it.
+        w.sampler.compare(Inputs::default());
         let list = step.logits_rows();
         let Some(head_rows) = &weights.head_rows else {
             return self.project(rows, buffers.normed, list, head, w.logits, Output::Set);

@@ -7,6 +7,7 @@ use super::{CudaBackend, Workspace};
 use crate::driver::Driver;
 use crate::kernels::draft::{self, RowsParams};
 use crate::kernels::linear::Output;
+use crate::kernels::sampler_shards::Inputs;
 use crate::step;
 use crate::stream::Buffer;
 use perigee_ops::{
@@ -98,6 +99,8 @@ impl<D: Driver> MtpOps for CudaBackend<D> {
         expect("logits_of", &[capacity.max(rows)], &[capacity])?;
         target.num_logits = rows;
         let list = own.step.logits_rows();
+        let address = own.activations.normed.exact.address;
+        target.sampler.compare(Inputs { address, rows: list, columns: own.shape.hidden_size });
         self.project(rows, own.activations.normed, list, head, target.logits, Output::Set)
     }
 }

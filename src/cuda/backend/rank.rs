@@ -12,7 +12,7 @@ use crate::driver::{Driver, DriverError, Transfer};
 use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots};
 use crate::kernels::embed;
 use crate::kernels::exchange::Exchange;
-use crate::kernels::sampler_shards::Board;
+use crate::kernels::sampler_shards::{Board, Inputs};
 use crate::sampler::Sampler;
 use crate::stream::{Buffer, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -89,6 +89,12 @@ impl Peers {
     fn ended(&self, state: LinkState) -> Result<(), OpError> {
         match state.failed {
             0 => Ok(()),
+            failed if failed == Operation::Compare as u32 + 1 => {
+                let (rank, peer) = (self.link.rank, state.peer);
+                Err(failure(format!(
+                    "rank {rank} has computed other rows than rank {peer}: the ranks have diverged, which a faulty GPU, memory or link does"
+                )))
+            }
             failed => {
                 let (rank, peer, at) = (self.link.rank, state.peer, state.at);
                 let seconds = self.wait.as_secs_f64();
@@ -188,6 +194,8 @@ impl<D: Driver> CudaBackend<D> {
     /// what a rank stores.
     fn verify_links(&mut self, w: &Workspace<D>, rows: usize) -> Result<(), OpError> {
         let Some(peers) = &w.peers else { return Ok(()) };
+        // Nobody waits for a rank that still allocates.
+        peers.meet()?;
         let (rank, world) = (self.share.rank, self.share.world);
         let (columns, hidden) = (w.shape.hidden_size, w.activations.hidden);
         let rows = rows.min(VERIFIED_ROWS);
@@ -334,7 +342,8 @@ impl<D: Driver> Rank for CudaBackend<D> {
         let ids = share.of(shape.vocab_size, 1);
         let own = share.shape(shape, member.parallelism().expert_groups);
         let words = sizes.places() as u64;
-        let board = Board { link, offset: words, rounds, rows: sizes.board_rows };
+        let inputs = Inputs::default();
+        let board = Board { link, offset: words, rounds, rows: sizes.board_rows, inputs };
         let parts = match sizes.keys {
             None => None,
             Some(layout) => Some(ContextParts {

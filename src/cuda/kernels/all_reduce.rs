@@ -77,12 +77,14 @@ pub enum Operation {
     Attended,
     /// The keys of a step, to ranks that read them.
     Cached,
+    /// No exchange: ranks that have other rows, though all compute the same.
+    Compare,
 }
 
 impl Operation {
     /// Its name in messages, by its number.
     pub fn name(number: u32) -> &'static str {
-        const NAMES: [&str; 8] = [
+        const NAMES: [&str; 9] = [
             "the embedding",
             "the sum behind attention",
             "the sum behind an FFN",
@@ -91,6 +93,7 @@ impl Operation {
             "the exchange of queries",
             "the exchange of attention",
             "the meeting behind the cache",
+            "the comparison of rows",
         ];
         NAMES.get(number as usize).copied().unwrap_or("an unknown operation")
     }

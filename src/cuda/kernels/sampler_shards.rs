@@ -29,6 +29,19 @@ pub struct Board {
     pub rounds: u64,
     /// Rows that it has.
     pub rows: usize,
+    /// What the logits are products of, which ranks compare.
+    pub inputs: Inputs,
+}
+
+/// Rows that logits are products of, the same on all ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Inputs {
+    /// `[T, D]` f32, or 0: they are not compared.
+    pub address: u64,
+    /// `[S]` u32: the row of each row of logits.
+    pub rows: u64,
+    /// D.
+    pub columns: usize,
 }
 
 /// `SamplerDrawShardsParams` in the source.
@@ -40,7 +53,9 @@ struct Params {
     rounds: u64,
     board: u64,
     board_rows: u32,
-    padding: u32,
+    columns: u32,
+    inputs: u64,
+    rows: u64,
 }
 
 /// Rows of a board for calls of up to `max_rows` rows.
@@ -74,7 +89,9 @@ pub fn launch<D: Driver>(
             rounds: board.rounds,
             board: board.offset,
             board_rows: board.rows as u32,
-            padding: 0,
+            columns: board.inputs.columns as u32,
+            inputs: board.inputs.address,
+            rows: board.inputs.rows,
         };
         let shape = LaunchShape { grid: [rows as u32, 1, 1], threads: THREADS, shared_bytes: 0 };
         stream.launch("sampler_draw_shards", shape, &params)?;
