@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::memory_plan::format_bytes;
+use crate::config::parallel::Collectives;
 use perigee_cuda::tuner::{
     self, BenchSizes, Candidate, Choices, Effort, Identity, KernelTime, KernelTimes, Measurement, Table,
     TuneError, TunedOp,
@@ -40,6 +41,10 @@ pub struct Gpu {
     arithmetic: Activations,
     /// How long a device waits for another one.
     wait: Option<Duration>,
+    /// Where devices exchange values.
+    collectives: Collectives,
+    /// Whether they read each other's memory for more than that.
+    needs_peers: bool,
 }
 
 /// Reason why no GPU can be used.
@@ -66,7 +71,8 @@ pub enum GpuError {
     },
     /// A device does not reach another one's memory.
     #[error(
-        "GPU {from} ({from_bus}) does not {what} GPU {to} ({to_bus}), and device.ranks = {ranks} needs that: {remedy}"
+        "GPU {from} ({from_bus}) does not {what} GPU {to} ({to_bus}), as {ranks} ranks (device.ranks) do to exchange values: {remedy}; with \
+         parallel.context = 1 parallel.collectives = auto or host does without"
     )]
     Link {
         /// The device that writes.
@@ -144,12 +150,21 @@ impl Gpu {
         if others.len() + 1 < ranks {
             return Err(GpuError::TooFew { ranks, found: others.len() + 1, names: names.join(", ") });
         }
-        Ok(Self { device, others, cuda_version: version, kernels: kernels.clone(), arithmetic, wait: None })
+        Ok(Self {
+            device,
+            others,
+            cuda_version: version,
+            kernels: kernels.clone(),
+            arithmetic,
+            wait: None,
+            collectives: Collectives::Auto,
+            needs_peers: false,
+        })
     }
 
-    /// Devices that wait so long for each other.
-    pub(crate) fn waiting(self, wait: Duration) -> Self {
-        Self { wait: Some(wait), ..self }
+    /// Devices that wait so long for each other, exchange values there, and may have to reach each other's memory.
+    pub(crate) fn exchanging(self, wait: Duration, collectives: Collectives, needs_peers: bool) -> Self {
+        Self { wait: Some(wait), collectives, needs_peers, ..self }
     }
 
     /// Number of devices.
@@ -199,7 +214,7 @@ impl Gpu {
     ) -> Result<Vec<CudaBackend<Hardware>>, GpuError> {
         let begun = Instant::now();
         let cache = self.kernels()?;
-        self.check_links(&cache)?;
+        let through_host = self.through_host(&cache)?;
         let mut hardware = self.hardware(&cache)?;
         let mut table = None;
         if self.has_variants() {
@@ -224,8 +239,11 @@ impl Gpu {
         for device in &self.others {
             all.push(self.hardware_of(device, &cache)?);
         }
+        if through_host {
+            all = all.into_iter().map(Hardware::sharing_host_memory).collect();
+        }
         for from in 0..all.len() {
-            for to in (0..all.len()).filter(|to| *to != from) {
+            for to in (0..all.len()).filter(|to| *to != from && !through_host) {
                 all[from].reach(&all[to])?;
             }
         }
@@ -272,12 +290,30 @@ impl Gpu {
         Ok(backends)
     }
 
+    /// Whether devices exchange values in the host's memory: as the operator says, or where a link between them fails. Errors: a link
+    /// that fails where the operator, or a cache in parts, needs all of them.
+    fn through_host(&self, cache: &Arc<KernelCache>) -> Result<bool, GpuError> {
+        if self.others.is_empty() || self.collectives == Collectives::Host {
+            return Ok(!self.others.is_empty());
+        }
+        match self.check_links(cache) {
+            Ok(()) => Ok(false),
+            Err(error @ GpuError::Link { .. })
+                if self.collectives == Collectives::Auto && !self.needs_peers =>
+            {
+                tracing::warn!(
+                    "GPUs exchange values in the host's memory, which is several times slower: {}",
+                    error.to_string()
+                );
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Copies bytes between every two devices, each way, and compares them. Errors: a device that does not reach another one, or
     /// whose bytes do not arrive.
     fn check_links(&self, cache: &Arc<KernelCache>) -> Result<(), GpuError> {
-        if self.others.is_empty() {
-            return Ok(());
-        }
         let mut all = Vec::with_capacity(self.ranks());
         for device in self.devices() {
             all.push(self.hardware_of(device, cache)?);

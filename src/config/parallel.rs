@@ -25,6 +25,10 @@ pub struct ParallelConfig {
     /// Kimi K2) and takes all heads into the latent space and out of it. auto = latents on the CPU, heads on GPUs, which have no other.
     /// Results differ by rounding.
     pub attention_exchange: AttentionExchangeChoice,
+    /// Where GPUs exchange values: peer = in the memory of one another, host = in memory of the host, several times slower, and only
+    /// with context = 1. auto = peer, or host where a GPU does not reach another one's memory or what it writes there arrives changed;
+    /// the log says why. Results are the same, to the bit.
+    pub collectives: Collectives,
     /// Seconds that a GPU waits for another one in an exchange before the engine ends with the reason: which rank, which exchange. Longer:
     /// a GPU that hangs is noticed later. Shorter: one that is only late, as after a long prompt on one GPU alone, ends the engine.
     pub wait_seconds: f64,
@@ -36,6 +40,7 @@ impl Default for ParallelConfig {
             context: 0,
             expert: 0,
             attention_exchange: AttentionExchangeChoice::default(),
+            collectives: Collectives::default(),
             wait_seconds: 10.0,
         }
     }
@@ -54,6 +59,19 @@ pub enum AttentionExchangeChoice {
     Heads,
 }
 
+/// Where GPUs exchange values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Collectives {
+    /// In their memory if they reach it.
+    #[default]
+    Auto,
+    /// In their memory.
+    Peer,
+    /// In the host's memory.
+    Host,
+}
+
 impl ParallelConfig {
     /// Problems with so many ranks, of GPUs alone or not, as (key, limit).
     pub fn validate(&self, ranks: usize, on_gpus: bool) -> Vec<(&'static str, String)> {
@@ -66,6 +84,11 @@ impl ParallelConfig {
         }
         if self.expert != 0 && !ranks.is_multiple_of(self.expert) {
             problems.push(("expert", format!("must divide device.ranks ({ranks}), or be 0")));
+        }
+        if self.collectives == Collectives::Host && self.splits_context(ranks, on_gpus) && on_gpus {
+            let why = "every GPU reads the cached tokens of the others where they are";
+            problems
+                .push(("collectives", format!("must be auto or peer with parallel.context above 1: {why}")));
         }
         if on_gpus && self.attention_exchange == AttentionExchangeChoice::Latents {
             problems.push(("attention_exchange", "must be auto or heads with device.backend = cuda".into()));

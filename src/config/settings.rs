@@ -294,6 +294,9 @@ mod tests {
             s.parallel.attention_exchange = latents;
         };
         check_violation(edit, ("parallel", "attention_exchange", "auto or heads"));
+        let edit =
+            on_gpus(2, |p| (p.context, p.collectives) = (2, crate::config::parallel::Collectives::Host));
+        check_violation(edit, ("parallel", "collectives", "auto or peer with parallel.context above 1"));
         check_violation(
             on_gpus(3, |p| p.context = 3),
             ("kv_cache", "block_size", "multiple of device.ranks"),

@@ -32,6 +32,15 @@ pub trait Driver: Send + 'static {
 
     /// Device memory without content, at a multiple of 256. Freed when the driver is dropped.
     fn allocate(&mut self, bytes: usize) -> Result<u64, DriverError>;
+    /// Memory with this content that kernels of other devices reach too, at a multiple of 256; the content is there when the call
+    /// returns.
+    fn share(&mut self, content: &[u8]) -> Result<u64, DriverError> {
+        let address = self.allocate(content.len().max(1))?;
+        self.upload(address, content)?;
+        let transfer = self.download(address, 1)?;
+        self.finish(transfer, &mut Vec::new())?;
+        Ok(address)
+    }
     /// Sets bytes of device memory to 0.
     fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError>;
     /// Copies bytes to the device; `bytes` may change when the call has returned.

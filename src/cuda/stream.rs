@@ -142,6 +142,13 @@ impl<D: Driver> Stream<D> {
         Ok(buffer)
     }
 
+    /// Memory with this content that other devices reach; its content is there when the call returns.
+    pub fn share(&mut self, what: &'static str, content: &[u8]) -> Result<Buffer, OpError> {
+        let bytes = content.len();
+        let address = self.driver.share(content).map_err(|error| no_memory(error, what, bytes))?;
+        Ok(Buffer { address, bytes })
+    }
+
     /// Device memory of zeros.
     pub fn zeros(&mut self, what: &'static str, bytes: usize) -> Result<Buffer, OpError> {
         let buffer = self.allocate(what, bytes)?;

@@ -100,6 +100,14 @@ impl TestDriver {
         Some(devices.into_iter().map(|device| on(Device::Emulated(Box::new(device)))).collect())
     }
 
+    /// Takes memory of the host for what devices share; the emulator's devices reach all memory.
+    pub(crate) fn sharing_host_memory(mut self) -> Self {
+        if let Device::Gpu(hardware) = self.device {
+            self.device = Device::Gpu(Box::new(hardware.sharing_host_memory()));
+        }
+        self
+    }
+
     /// Changes the options of later launches, of all devices of the machine; false on a GPU.
     pub(crate) fn set_options(&mut self, set: impl FnOnce(&mut Options)) -> bool {
         match &mut self.device {
@@ -208,6 +216,15 @@ impl Driver for TestDriver {
             counts.allocated_bytes += bytes as u64;
         });
         either!(&mut self.device, device => device.allocate(bytes))
+    }
+
+    fn share(&mut self, content: &[u8]) -> Result<u64, DriverError> {
+        self.behind_kernel = false;
+        self.count(|counts| {
+            counts.allocations += 1;
+            counts.allocated_bytes += content.len() as u64;
+        });
+        either!(&mut self.device, device => device.share(content))
     }
 
     fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError> {

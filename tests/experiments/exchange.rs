@@ -1,16 +1,35 @@
 //! What an exchange between two ranks costs where no link lies between them: two streams of one device.
 
-use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Rows, Shots};
+use perigee_cuda::kernels::all_reduce::{self, Link, LinkState, MAX_RANKS, Operation, Rows, Shots};
+use perigee_cuda::kernels::exchange::{self, Exchange, Layout};
+use perigee_cuda::kernels::mla_decode::RowEntry;
 use perigee_cuda::{Arch, Driver, Stream};
+use perigee_ops::MlaShape;
 
 use crate::emulated::{TestDriver, on_gpu};
 
 /// Microseconds of a sum with its norm, of 1, 8 and 16 rows in one shot and of 16 and 64 in two.
 pub(super) fn run() -> Option<String> {
-    let (columns, rounds, seed) = if on_gpu() { (7168, 500, None) } else { (512, 3, Some(2)) };
+    let (_, _, seed) = sizes();
+    sums(TestDriver::several(2, Arch::Sm90a, seed)?)
+}
+
+/// The same in memory of the host, where it takes the way of GPUs that do not reach each other.
+pub(super) fn through_host() -> Option<String> {
+    let (_, _, seed) = sizes();
     let drivers = TestDriver::several(2, Arch::Sm90a, seed)?;
+    sums(drivers.into_iter().map(TestDriver::sharing_host_memory).collect())
+}
+
+/// Columns, rounds, and the emulator's seed.
+fn sizes() -> (usize, u32, Option<u64>) {
+    if on_gpu() { (7168, 500, None) } else { (512, 3, Some(2)) }
+}
+
+fn sums(drivers: Vec<TestDriver>) -> Option<String> {
+    let (columns, rounds, _) = sizes();
     let mut streams: Vec<_> = drivers.into_iter().map(|driver| Stream::new(driver).unwrap()).collect();
-    let layout = Layout::new(2, columns, 64);
+    let layout = all_reduce::Layout::new(2, columns, 64);
     let mut areas = [0; MAX_RANKS];
     for (area, stream) in areas.iter_mut().zip(&mut streams) {
         *area = all_reduce::new_area(stream, layout.bytes(), 0).unwrap().address;
@@ -52,4 +71,75 @@ pub(super) fn run() -> Option<String> {
         assert_eq!(stream.read::<LinkState>(link.state, 1).unwrap()[0].failed, 0);
     }
     Some(format!("us by rows, one shot and two: {}", times.join(", ")))
+}
+
+/// Microseconds of both exchanges of attention of a layer of Kimi K2, by rows of a pass.
+pub(super) fn attention() -> Option<String> {
+    let (_, rounds, seed) = sizes();
+    let num_heads = if on_gpu() { 64 } else { 4 };
+    let shape = MlaShape {
+        num_heads,
+        qk_nope_head_dim: 128,
+        qk_rope_head_dim: 64,
+        v_head_dim: 128,
+        kv_lora_rank: 512,
+        scale: 1.0,
+    };
+    const ROWS: usize = 64;
+    let drivers = TestDriver::several(2, Arch::Sm90a, seed)?;
+    let mut streams: Vec<_> = drivers.into_iter().map(|driver| Stream::new(driver).unwrap()).collect();
+    let layout = Layout::new(2, &shape, ROWS);
+    let mut areas = [0; MAX_RANKS];
+    for (area, stream) in areas.iter_mut().zip(&mut streams) {
+        *area = all_reduce::new_area(stream, layout.bytes(), layout.meeting_bytes()).unwrap().address;
+    }
+    let mut ranks = Vec::new();
+    for (rank, stream) in streams.iter_mut().enumerate() {
+        let state = stream.store("state", &[LinkState::default()]).unwrap().address;
+        let link = Link { areas, state, world: 2, rank: rank as u32, patience: 1000, padding: 0 };
+        let meetings = stream.zeros("meetings", 4).unwrap().address;
+        let exchange = Exchange { link, layout, places: 0, meeting_places: layout.bytes() as u64, meetings };
+        let mut zeros = |values: usize| stream.zeros("rows", 4 * values).unwrap().address;
+        let (own, all) = (ROWS * num_heads / 2, ROWS * num_heads);
+        let memory = [zeros(own * 192), zeros(all * 192), zeros(all * 128), zeros(all * 2), zeros(own * 128)];
+        ranks.push((exchange, memory));
+    }
+    let mut times = Vec::new();
+    for num_rows in if on_gpu() { [1, 8, 64] } else { [1, 2, 3] } {
+        let mut list = vec![num_rows as u32, 0];
+        for row in 0..num_rows as u32 {
+            list.extend_from_slice(bytemuck::cast_slice(&[RowEntry {
+                row,
+                first_item: 0,
+                num_keys: 1,
+                table: 0,
+            }]));
+        }
+        let passes: Vec<u64> =
+            streams.iter_mut().map(|stream| stream.store("pass", &list).unwrap().address).collect();
+        for (rank, stream) in streams.iter_mut().enumerate().rev() {
+            if rank == 0 {
+                stream.driver().begin_timing().unwrap();
+            }
+            let (exchange, [query, queries, values, statistics, attended]) = &ranks[rank];
+            let pass = passes[rank];
+            for _ in 0..rounds {
+                let rows = |from: u64, to: u64| exchange::Rows {
+                    pass,
+                    from,
+                    statistics: *statistics,
+                    to,
+                    rounded: 0,
+                };
+                exchange.queries(stream, &rows(*query, *queries)).unwrap();
+                exchange.attended(stream, &rows(*values, *attended)).unwrap();
+            }
+        }
+        let micros = streams[0].driver().end_timing().unwrap().as_secs_f64() * 1e6 / f64::from(rounds);
+        times.push(format!("{num_rows} {micros:.1}"));
+    }
+    for (stream, (exchange, _)) in streams.iter_mut().zip(&ranks) {
+        assert_eq!(stream.read::<LinkState>(exchange.link.state, 1).unwrap()[0].failed, 0);
+    }
+    Some(format!("us of both by rows: {}", times.join(", ")))
 }

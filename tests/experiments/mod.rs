@@ -46,6 +46,8 @@ experiments! {
     cold_code => code::run;
     expand_blocks => prompts::run;
     exchange_of_two_ranks => exchange::run;
+    exchange_through_host_memory => exchange::through_host;
+    exchange_of_attention => exchange::attention;
 }
 
 /// What the experiments compile beside the kernels that ship.

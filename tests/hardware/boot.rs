@@ -8,6 +8,7 @@ use std::time::Duration;
 use perigee::boot::engine::{EngineOptions, StartedEngine, start_engine};
 use perigee::config::Settings;
 use perigee::config::device::BackendChoice;
+use perigee::config::parallel::Collectives;
 use perigee::nano;
 use perigee_cuda::{
     Arch, CacheSettings, CompileError, Compiled, Compiler, Config, FunctionUsage, KernelCache, Program,
@@ -176,13 +177,20 @@ fn devices_that_share_a_model_reach_each_other_first() {
     for (variables, expected) in [
         (&[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2")][..], "bytes of parameters"),
         (&[("FAKE_GIB", "2"), ("FAKE_DEVICES", "3")], "bytes of parameters"),
+        // Through the host's memory as far.
+        (&[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "0")], "bytes of parameters"),
+        (&[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("COLLECTIVES", "host")], "bytes of parameters"),
         (
-            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "0")],
-            "GPU 1 (0000:02:00.0) does not reach the memory of GPU 0 (0000:01:00.0), and device.ranks = 2 needs that",
+            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "0"), ("COLLECTIVES", "peer")],
+            "GPU 1 (0000:02:00.0) does not reach the memory of GPU 0 (0000:01:00.0), as 2 ranks",
         ),
         (
-            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "broken")],
-            "does not write what it should to the memory of GPU 0 (0000:01:00.0), and device.ranks = 2 needs that: an IOMMU",
+            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "0"), ("CONTEXT", "2")],
+            "GPU 1 (0000:02:00.0) does not reach the memory of GPU 0 (0000:01:00.0), as 2 ranks",
+        ),
+        (
+            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "broken"), ("COLLECTIVES", "peer")],
+            "does not write what it should to the memory of GPU 0 (0000:01:00.0), as 2 ranks (device.ranks) do to exchange values: an IOMMU",
         ),
         (&[("FAKE_GIB", "2")], "device.ranks = 2, and there are 1 GPUs of one architecture with kernels"),
     ] {
@@ -202,6 +210,12 @@ fn boot_ranks() -> String {
     let mut settings = settings(dir.path(), BackendChoice::Cuda);
     settings.model.path = Some(golden_folder("kimi"));
     settings.device.ranks = 2;
+    settings.parallel.collectives = match std::env::var("COLLECTIVES").as_deref() {
+        Ok("peer") => Collectives::Peer,
+        Ok("host") => Collectives::Host,
+        _ => Collectives::Auto,
+    };
+    settings.parallel.context = std::env::var("CONTEXT").map_or(0, |context| context.parse().unwrap());
     let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let options = match EngineOptions::from_settings(&settings, &blueprint) {

@@ -185,7 +185,9 @@ fn choose_gpu(settings: &Settings, found: Result<Gpu, GpuError>) -> Result<Gpu, 
 /// The GPU that `device.backend = cuda` runs a network on, and `auto` tries.
 pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
     let gpu = Gpu::find(&settings.kernels, activations(settings, blueprint), settings.device.ranks)?;
-    Ok(gpu.waiting(settings.parallel.wait()))
+    let parallel = &settings.parallel;
+    let needs_peers = parallel.splits_context(settings.device.ranks, true);
+    Ok(gpu.exchanging(parallel.wait(), parallel.collectives, needs_peers))
 }
 
 /// Type of the activations: the setting, or by the size of the network.

@@ -329,8 +329,6 @@ impl<D: Driver> Rank for CudaBackend<D> {
         let state = stream.store("exchange with other ranks", &[LinkState::default()])?;
         let rows = rows_of(capacity);
         let partial = stream.allocate("activations", 4 * rows * shape.hidden_size)?;
-        // An area is empty before its address is known.
-        stream.read::<u32>(area.address, 1)?;
         let link = Link {
             areas: addresses_of_all("allocate_workspace", &member, area.address)?,
             state: state.address,

@@ -142,6 +142,7 @@ impl Context {
     pub(super) fn pinned(self: &Arc<Self>, bytes: usize) -> Result<Pinned, DriverError> {
         // Not write-combined: the CPU reads downloads, and stores of several threads to such memory are ordered by
         // their own rules.
+        // All contexts reach it, under the address of the host.
         const PORTABLE: c_uint = 1;
         // SAFETY: the output is writable.
         let create = |f: &Functions, out| unsafe { f.cuMemHostAlloc(out, bytes, PORTABLE) };

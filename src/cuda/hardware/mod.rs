@@ -26,7 +26,7 @@ use cudarc::driver::sys::{
 };
 
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
-use context::{Context, Owned};
+use context::{Context, Owned, Pinned};
 pub use cublaslt::has_cublaslt;
 use cublaslt::{CublasLt, WORKSPACE_BYTES};
 use functions::{CAPTURE_UNSUPPORTED, Functions, INVALID_IMAGE, INVALID_VALUE, refusal};
@@ -53,6 +53,10 @@ pub struct Hardware {
     /// See [`Hardware::sharing`].
     shared_memory_percent: Option<u8>,
     /// By address.
+    /// Whether what other devices reach lies in the host's memory.
+    shares_host_memory: bool,
+    /// Such memory.
+    shared: Vec<Pinned>,
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
     downloads: Downloads,
@@ -121,6 +125,8 @@ impl Hardware {
             dependent: false,
             behind_kernel: Cell::new(false),
             shared_memory_percent: None,
+            shares_host_memory: false,
+            shared: Vec::new(),
             allocations: BTreeMap::new(),
             uploads: UploadRing::new(&context)?,
             downloads: Downloads::new(),
@@ -131,6 +137,12 @@ impl Hardware {
             context,
             meter: Arc::default(),
         })
+    }
+
+    /// Takes memory of the host for what other devices read and write, where these do not reach one another's.
+    pub fn sharing_host_memory(mut self) -> Self {
+        self.shares_host_memory = true;
+        self
     }
 
     /// Reports uploads to `meter` when their bytes are in pinned memory.
@@ -239,6 +251,24 @@ impl Driver for Hardware {
         let memory = self.context.own(0, create, Functions::cuMemFree_v2)?;
         let address = memory.handle();
         self.allocations.insert(address, Allocation { bytes, _memory: memory });
+        Ok(address)
+    }
+
+    fn share(&mut self, content: &[u8]) -> Result<u64, DriverError> {
+        if self.shares_host_memory {
+            self.enter("cuMemHostAlloc")?;
+            let memory = self.context.pinned(content.len().max(1))?;
+            // SAFETY: the memory has the bytes, and no device knows its address yet.
+            unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), memory.pointer(), content.len()) };
+            // One address on the host and on all devices (CUDA C++ Programming Guide, "Unified Virtual Address Space").
+            let address = memory.pointer() as u64;
+            self.shared.push(memory);
+            return Ok(address);
+        }
+        let address = self.allocate(content.len().max(1))?;
+        self.upload(address, content)?;
+        let transfer = self.download(address, 1)?;
+        self.finish(transfer, &mut Vec::new())?;
         Ok(address)
     }
 

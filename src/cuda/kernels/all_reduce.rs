@@ -247,18 +247,12 @@ pub fn launch<D: Driver>(
     Ok(())
 }
 
-/// A rank's area: `places` bytes, at least a word, in which every place is empty, then `others` bytes of 0.
+/// A rank's area: `places` bytes in which every place is empty, then `others` bytes of 0.
 pub fn new_area<D: Driver>(stream: &mut Stream<D>, places: usize, others: usize) -> Result<Buffer, OpError> {
-    let area = stream.allocate("exchange with other ranks", places + others)?;
-    if others > 0 {
-        stream.driver().zero(area.address + places as u64, others)?;
-    }
-    let words = vec![EMPTY; (places / 4).min(1 << 20)];
-    for first in (0..places).step_by(4 * words.len()) {
-        let count = (places - first).min(4 * words.len());
-        stream.upload(area.address + first as u64, &bytemuck::cast_slice(&words)[..count])?;
-    }
-    Ok(area)
+    let mut content = vec![0; places + others];
+    let places = content[..places].as_chunks_mut().0;
+    places.iter_mut().for_each(|word| *word = EMPTY.to_ne_bytes());
+    stream.share("exchange with other ranks", &content)
 }
 
 #[cfg(test)]
