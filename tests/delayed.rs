@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use perigee_decoding::sampling::TokenMask;
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
-use perigee_ops::host::{Member, Rank, Share};
+use perigee_ops::host::{ExpertPieces, Member, Rank, Share};
 use perigee_ops::{
     Absent, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftOps, ExpertMatrices,
     ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, MtpOps, OpError, Outcomes, Parallelism, Picture,
@@ -457,7 +457,7 @@ impl<B: Rank> Rank for Delayed<B> {
 
     fn load_expert_range(
         &mut self,
-        experts: &[ExpertMatrices<'_>],
+        experts: &ExpertPieces<'_>,
         first: usize,
     ) -> Result<Self::Experts, OpError> {
         self.inner.load_expert_range(experts, first).map(Held::new)

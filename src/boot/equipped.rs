@@ -31,7 +31,7 @@ impl<B: Backend> Equipped<B> {
 
     /// With weights that come in an order of its own, and are reported.
     pub(super) fn with_uploads(self, order: ExpertOrder, meter: Arc<UploadMeter>) -> Self {
-        Self { uploads: Uploads { meter, order }, ..self }
+        Self { uploads: Uploads { meter, order, ..Uploads::default() }, ..self }
     }
 }
 

@@ -7,14 +7,22 @@ use perigee_cuda::tuner::{Bucket, Product, TunedOp};
 use perigee_model::{Blueprint, Inventory, Linear, ModuleClass};
 use perigee_numbers::quant::{Dialect, FloatType};
 
-/// Every product on tensor cores of one of `ranks` devices, once for each bucket of rows: few rows first, since decode steps have few.
-pub(crate) fn tuned_ops(inventory: &Inventory, blueprint: &Blueprint, ranks: usize) -> Vec<TunedOp> {
+/// Every product on tensor cores of one of `ranks` devices, which have whole experts in so many groups, once for each bucket of rows: few rows first, since decode steps have few.
+pub(crate) fn tuned_ops(
+    inventory: &Inventory,
+    blueprint: &Blueprint,
+    ranks: usize,
+    expert_groups: usize,
+) -> Vec<TunedOp> {
     let products: BTreeSet<TunedOp> = inventory
         .linears
         .iter()
         .filter_map(|linear| {
             let (product, count) = product_of(linear, blueprint)?;
-            let [out_features, in_features] = part_of(linear, ranks);
+            let is_routed = linear.class == ModuleClass::RoutedExperts;
+            let groups = if is_routed { expert_groups } else { 1 };
+            let [out_features, in_features] = part_of(linear, ranks / groups);
+            let count = count.div_ceil(groups);
             let format = format_of(linear.layout.dialect)?;
             Some(TunedOp { rows: Bucket::UpTo8, product, format, out_features, in_features, count })
         })
@@ -67,7 +75,7 @@ mod tests {
         let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
         let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
         let inventory = Inventory::take(&checkpoint, &blueprint);
-        let ops = tuned_ops(&inventory, &blueprint, 1);
+        let ops = tuned_ops(&inventory, &blueprint, 1, 1);
         let has = |product, out_features, in_features, count| {
             ops.iter()
                 .filter(|op| {
@@ -93,7 +101,7 @@ mod tests {
         let unique: BTreeSet<TunedOp> = ops.iter().copied().collect();
         assert_eq!(unique.len(), ops.len());
         // Of two ranks each has half of the units and of the heads.
-        let halves = tuned_ops(&inventory, &blueprint, 2);
+        let halves = tuned_ops(&inventory, &blueprint, 2, 1);
         let half = |product, out_features, in_features| {
             halves.iter().any(|op| {
                 (op.product, op.out_features, op.in_features) == (product, out_features, in_features)
@@ -102,5 +110,10 @@ mod tests {
         let units = blueprint.moe_intermediate_size / 2;
         assert!(half(Product::Swiglu, units, d) && half(Product::Linear, d, units), "{halves:?}");
         assert!(half(Product::Linear, d, values / 2), "{halves:?}");
+        // Or half of the experts.
+        let groups = tuned_ops(&inventory, &blueprint, 2, 2);
+        let routed = |op: &TunedOp| (op.product, op.out_features, op.count);
+        let expected = (Product::Swiglu, blueprint.moe_intermediate_size, experts / 2);
+        assert!(groups.iter().any(|op| routed(op) == expected), "{groups:?}");
     }
 }

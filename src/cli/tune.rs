@@ -34,7 +34,8 @@ fn run(settings: &Settings) -> Result<ExitCode, BootError> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint, gpu.ranks());
+    let groups = settings.parallel.resolve(gpu.ranks(), true).expert_groups;
+    let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint, gpu.ranks(), groups);
     let mut measurements = Vec::new();
     let (_, unstored) = gpu.tune(&ops, &mut |before, measurement| {
         eprintln!("[{}/{}] {}", before + 1, ops.len(), progress(measurement));

@@ -40,7 +40,7 @@ use super::tuner::{Choices, Product};
 use super::weights::{Matrix, Tiled};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::TensorView;
-use perigee_ops::host::Share;
+use perigee_ops::host::{ExpertPieces, Share};
 use perigee_ops::{
     Activations, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit,
     KvSlot, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes, Preferences, QueryMatrices,
@@ -631,7 +631,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         experts: &[ExpertMatrices<'_>],
         _split: ExpertSplit,
     ) -> Result<Experts, OpError> {
-        self.load_swiglu(experts, 0)
+        self.load_swiglu(&ExpertPieces::whole(experts), 0)
     }
 
     fn allocate_workspace(

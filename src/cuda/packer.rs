@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use super::driver::Driver;
 use super::kernels::repack::{self, Half};
 use super::stream::{Buffer, Stream};
-use super::weights::{Format, Layout, TILE, Tiled, TiledWeight, UNIT, scale_bytes, tile_bytes};
+use super::weights::{Format, Layout, Pieces, TILE, Tiled, TiledWeight, UNIT, scale_bytes, tile_bytes};
 use perigee_numbers::quant::{StoredMatrix, TensorScale};
-use perigee_ops::OpError;
+use perigee_ops::host::Piece;
+use perigee_ops::{OpError, expect};
 
 /// Most bytes of codes of one matrix that wait on the device to be packed.
 const SLICE_BYTES: usize = 32 << 20;
@@ -57,28 +58,49 @@ impl Packer {
         lower: &[&StoredMatrix<'_>],
         upper: Option<&[&StoredMatrix<'_>]>,
     ) -> Result<Tiled, OpError> {
-        let all: Vec<&StoredMatrix<'_>> = lower.iter().chain(upper.unwrap_or_default()).copied().collect();
-        let layout = Layout::of_all(op, &all)?;
+        let of_lower = |e: usize| Ok(Piece::Whole(*lower[e]));
+        let of_upper = upper.map(|upper| move |e: usize| Ok(Piece::Whole(*upper[e])));
+        if let Some(upper) = upper {
+            expect(op, &[lower.len()], &[upper.len()])?;
+        }
+        let of_upper = of_upper.as_ref().map(|upper| upper as &Pieces<'_>);
+        self.pack_pieces(stream, op, lower.len(), &of_lower, of_upper)
+    }
+
+    /// The same of `count` pieces, each of which is made when it is uploaded.
+    pub(crate) fn pack_pieces<D: Driver>(
+        &mut self,
+        stream: &mut Stream<D>,
+        op: &'static str,
+        count: usize,
+        lower: &Pieces<'_>,
+        upper: Option<&Pieces<'_>>,
+    ) -> Result<Tiled, OpError> {
+        let layout = Layout::of_first(op, count, lower)?;
         let format = layout.format;
         let [out_features, in_features] = layout.shape;
         let tile_rows = if upper.is_some() { TILE / 2 } else { TILE };
         let (tiles, units) = (out_features.div_ceil(tile_rows), in_features.div_ceil(UNIT));
         let (code_bytes, tile_scale_bytes) = tile_bytes(format);
         let codes_stride = tiles * units * code_bytes;
-        let codes = stream.allocate("weights", codes_stride * lower.len())?;
+        let codes = stream.allocate("weights", codes_stride * count)?;
         let scales_stride = match format {
             Format::Fp8 => layout.scale_bytes,
             _ => tiles * units * tile_scale_bytes,
         };
-        let scales = stream.allocate("weights", scales_stride * lower.len())?;
-        let fp8_upper = upper.filter(|_| format == Format::Fp8);
-        let upper_scales = match fp8_upper {
-            Some(upper) => stream.allocate("weights", scales_stride * upper.len())?,
+        let scales = stream.allocate("weights", scales_stride * count)?;
+        let upper_scales = match upper.filter(|_| format == Format::Fp8) {
+            Some(_) => stream.allocate("weights", scales_stride * count)?,
             None => scales,
         };
-        let mut factors = Vec::with_capacity(2 * lower.len());
-        for (e, matrix) in lower.iter().enumerate() {
-            let other = upper.map_or(*matrix, |upper| upper[e]);
+        let mut factors = Vec::with_capacity(2 * count);
+        for e in 0..count {
+            let (piece, other_piece) = (lower(e)?, upper.map(|upper| upper(e)).transpose()?);
+            let matrix = &piece.view();
+            let other_view = other_piece.as_ref().map(Piece::view);
+            let other = other_view.as_ref().unwrap_or(matrix);
+            layout.check(op, matrix)?;
+            layout.check(op, other)?;
             factors.extend([factor(format, matrix), factor(format, other)]);
             let to_codes = codes.address + (e * codes_stride) as u64;
             let to_scales = scales.address + (e * scales_stride) as u64;
@@ -88,7 +110,7 @@ impl Packer {
                     stream.upload(upper_scales.address + (e * scales_stride) as u64, &scale_bytes(other))?;
                 }
             }
-            let halves = if upper.is_some() { vec![*matrix, other] } else { vec![*matrix] };
+            let halves = if upper.is_some() { vec![matrix, other] } else { vec![matrix] };
             self.pack_one(stream, &layout, &halves, [to_codes, to_scales])?;
         }
         let factors = stream.store("weights", &factors)?;
@@ -108,7 +130,7 @@ impl Packer {
             scale_rows: layout.scale_rows as i32,
             scale_groups: in_features.div_ceil(layout.scale_columns.max(1)) as i32,
         };
-        Ok(Tiled { format, out_features, in_features, count: lower.len(), weight })
+        Ok(Tiled { format, out_features, in_features, count, weight })
     }
 
     /// Packs one matrix, or a pair, slice by slice.

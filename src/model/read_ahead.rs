@@ -11,6 +11,7 @@ use std::thread::Scope;
 use super::blueprint::Blueprint;
 use super::checkpoint::{Checkpoint, Span};
 use super::weight_names::WeightNames;
+use super::weights::Uploads;
 use perigee_numbers::threads::UploadMeter;
 
 /// Bytes of the checkpoint that are read and not released. Far below 2 GB, which with 64 MiB of
@@ -53,15 +54,19 @@ impl<'a> ReadAhead<'a> {
         checkpoint: &'a Checkpoint,
         names: &WeightNames,
         blueprint: &Blueprint,
-        order: ExpertOrder,
+        uploads: &Uploads,
     ) -> Self {
+        let experts = Experts {
+            order: uploads.order,
+            of_group: blueprint.router.num_experts.div_ceil(uploads.expert_groups.max(1)).max(1),
+        };
         let mut plan = Self { checkpoint, spans: Vec::new(), portions: Vec::new(), sections: Vec::new() };
         let mut bytes = 0;
         bytes = plan.section(bytes, checkpoint.span(&names.embed_tokens()));
         for layer in 0..blueprint.num_layers {
             let stem = names.layer_stem(layer);
             let mut tensors: Vec<_> =
-                checkpoint.spans_under(&stem).map(|(name, span)| (place(name, order), span)).collect();
+                checkpoint.spans_under(&stem).map(|(name, span)| (place(name, experts), span)).collect();
             tensors.sort_by_key(|(place, _)| *place);
             bytes = plan.section(bytes, tensors.into_iter().map(|(_, span)| span));
         }
@@ -189,9 +194,20 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
+/// How a layer's experts are uploaded.
+#[derive(Debug, Clone, Copy)]
+struct Experts {
+    order: ExpertOrder,
+    /// Experts of a group.
+    of_group: usize,
+}
+
+/// Most groups whose experts are told apart.
+const MAX_GROUPS: usize = 64;
+
 /// Place of a layer's tensor in the order of the upload, which [`super::weights`] defines; `name` is
 /// behind the layer's.
-fn place(name: &str, order: ExpertOrder) -> (u8, usize, usize) {
+fn place(name: &str, experts: Experts) -> (u8, usize, usize) {
     let projection = |rest: &str| {
         ["gate_proj", "up_proj", "down_proj"].iter().position(|proj| rest.starts_with(proj)).unwrap_or(0)
     };
@@ -201,8 +217,11 @@ fn place(name: &str, order: ExpertOrder) -> (u8, usize, usize) {
         "gate" => (1, 0, 0),
         "experts" => {
             let (expert, rest) = rest.split_once('.').unwrap_or((rest, ""));
-            let (expert, projection) = (expert.parse().unwrap_or(0), projection(rest));
-            match order {
+            let (expert, projection): (usize, _) = (expert.parse().unwrap_or(0), projection(rest));
+            // Groups come to their first expert at once, then to their second one.
+            let (group, of_group) = (expert / experts.of_group, expert % experts.of_group);
+            let expert = of_group * MAX_GROUPS + group.min(MAX_GROUPS - 1);
+            match experts.order {
                 ExpertOrder::ByExpert => (2, expert, projection),
                 ExpertOrder::ByProjection => (2, projection, expert),
                 ExpertOrder::ByPair => (2, projection / 2, 2 * expert + projection),
@@ -449,15 +468,22 @@ mod tests {
             "mlp.shared_experts.down_proj.weight",
         ];
         let sorted = |order| {
-            let mut places: Vec<_> =
-                names.iter().enumerate().map(|(i, name)| (place(name, order), i)).collect();
+            let mut places: Vec<_> = names
+                .iter()
+                .enumerate()
+                .map(|(i, name)| (place(name, Experts { order, of_group: 1 << 20 }), i))
+                .collect();
             places.sort();
             places.into_iter().map(|(_, i)| i).collect::<Vec<_>>()
         };
         assert_eq!(sorted(ExpertOrder::ByExpert), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(sorted(ExpertOrder::ByProjection), [0, 1, 2, 4, 5, 3, 6, 7, 8]);
         assert_eq!(sorted(ExpertOrder::ByPair), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
-        let place = |name| place(name, ExpertOrder::ByPair);
+        let by_pair = |of_group| Experts { order: ExpertOrder::ByPair, of_group };
+        let in_groups = |name| place(name, by_pair(8));
+        assert!(in_groups("mlp.experts.8.up_proj.weight") < in_groups("mlp.experts.1.gate_proj.weight"));
+        assert!(in_groups("mlp.experts.1.up_proj.weight") < in_groups("mlp.experts.9.gate_proj.weight"));
+        let place = |name| place(name, by_pair(1 << 20));
         assert!(place("mlp.experts.9.up_proj.weight") < place("mlp.experts.0.down_proj.weight"));
         assert!(place("mlp.up_proj.weight") < place("mlp.down_proj.weight"));
     }

@@ -87,11 +87,13 @@ pub struct Uploads {
     pub meter: Arc<UploadMeter>,
     /// Order of a layer's experts.
     pub order: ExpertOrder,
+    /// Groups that have whole experts each and upload theirs side by side.
+    pub expert_groups: usize,
 }
 
 impl Default for Uploads {
     fn default() -> Self {
-        Self { meter: Arc::default(), order: ExpertOrder::ByExpert }
+        Self { meter: Arc::default(), order: ExpertOrder::ByExpert, expert_groups: 1 }
     }
 }
 
@@ -199,7 +201,7 @@ impl<B: Backend> Weights<B> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let bindings = Bindings::check(checkpoint, inventory)?;
-        let reading = ReadAhead::plan(checkpoint, &bindings.names, blueprint, uploads.order);
+        let reading = ReadAhead::plan(checkpoint, &bindings.names, blueprint, uploads);
         let mut section = 0;
         // Ends the section before and begins the next one.
         let mut begin_section = || {

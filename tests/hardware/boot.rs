@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use perigee::boot::engine::{EngineOptions, StartedEngine, start_engine};
+use perigee::boot::engine::{EngineOptions, EngineProgress, StartedEngine, start_engine};
 use perigee::config::Settings;
 use perigee::config::device::BackendChoice;
 use perigee::config::parallel::Collectives;
@@ -235,5 +236,75 @@ fn auto_takes_the_cpu_where_the_gpu_has_no_room() {
         let dir = tempfile::tempdir().unwrap();
         build(dir.path(), Arch::Sm90a);
         assert_eq!(boot_auto(dir.path(), |_| ()), Ok("cpu"));
+    });
+}
+
+/// How fast a checkpoint comes to RANKS devices (8) that keep nothing of it: its folder is in CHECKPOINT. With a cold page cache it is the
+/// disk's speed, or that of cutting it.
+#[test]
+#[ignore = "a measurement"]
+fn a_checkpoint_comes_to_eight_devices() {
+    let Some(folder) = std::env::var_os("CHECKPOINT") else { return };
+    let ranks = std::env::var("RANKS").unwrap_or_else(|_| "8".into());
+    let folder = folder.into_string().unwrap();
+    let variables = [
+        ("FAKE_GIB", "12"),
+        ("FAKE_FORGETS", "1"),
+        ("FAKE_DEVICES", &*ranks),
+        ("CHECKPOINT", &folder),
+        ("RANKS", &ranks),
+    ];
+    with_driver("boot::a_checkpoint_comes_to_eight_devices", &variables, |_| {
+        let dir = tempfile::tempdir().unwrap();
+        build(dir.path(), Arch::Sm90a);
+        let mut settings = settings(dir.path(), BackendChoice::Cuda);
+        settings.device.activations = perigee::config::device::ActivationsChoice::F32;
+        settings.device.ranks = std::env::var("RANKS").unwrap().parse().unwrap();
+        settings.scheduler.max_num_batched_tokens = 64;
+        (settings.scheduler.max_num_seqs, settings.scheduler.max_model_len) = (1, 1024);
+        settings.speculation = perigee_decoding::speculation::Config::off();
+        if let Ok(groups) = std::env::var("GROUPS") {
+            settings.parallel.expert = groups.parse().unwrap();
+        }
+        let checkpoint = Checkpoint::open(Path::new(&std::env::var("CHECKPOINT").unwrap())).unwrap();
+        let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+        let options = EngineOptions::from_settings(&settings, &blueprint).unwrap();
+        fn status(file: &str, key: &str) -> u64 {
+            let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
+            let value = text.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
+            value.split(' ').next().unwrap().parse().unwrap()
+        }
+        let memory = Arc::new(AtomicU64::new(0));
+        let watched = Arc::downgrade(&memory);
+        let watch = std::thread::spawn(move || {
+            while let Some(memory) = watched.upgrade() {
+                memory.fetch_max(status("status", "RssAnon:") >> 10, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let ranks = settings.device.ranks;
+        let (mut begun, mut read_before) = (None, 0);
+        let mut progress = |at: EngineProgress| {
+            if let EngineProgress::Planned(_) = at {
+                (begun, read_before) = (Some(Instant::now()), status("io", "read_bytes:"));
+            }
+            if let EngineProgress::Weights { done, total } = at
+                && done == total
+            {
+                let (seconds, read) =
+                    (begun.unwrap().elapsed().as_secs_f64(), status("io", "read_bytes:") - read_before);
+                println!(
+                    "{ranks} devices: {total} bytes in {seconds:.2} s, {:.2} GB/s; {read} bytes from the disk; at most {} MiB of memory",
+                    total as f64 / seconds / 1e9,
+                    memory.load(Ordering::Relaxed)
+                );
+            }
+        };
+        let metrics = Arc::new(Metrics::new("load", false));
+        let started = start_engine(&checkpoint, blueprint, &options, metrics, &mut progress);
+        drop(memory);
+        watch.join().unwrap();
+        let error = started.map(drop).unwrap_err().to_string();
+        assert!(error.contains("bytes of parameters"), "{error}");
     });
 }

@@ -6,6 +6,7 @@
 //
 // Devices: FAKE_DEVICES (1), of compute capability FAKE_CAPABILITY (90), with FAKE_GIB (1) GiB each. FAKE_PEER: 0 = no access
 // between devices, broken = copies between devices have a wrong byte. FAKE_HANG: work never ends, as far as one asks.
+// FAKE_FORGETS: what large copies bring to a device is not kept, so that they cost nothing.
 
 #include <pthread.h>
 #include <stddef.h>
@@ -433,6 +434,7 @@ static int copy(char* to, enum Kind to_kind, char* from, enum Kind from_kind, si
     CHECK(memory(to_kind, to, size) && memory(from_kind, from, size), "not memory of the expected kind");
     Op* op = enqueue(stream);
     op->kind = COPY, op->to = to, op->from = from, op->size = size;
+    if (size >= 1 << 16 && to_kind == DEVICE_MEMORY && setting("FAKE_FORGETS", 0)) op->size = 0;
     return 0;
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, void* from, size_t size, Object* stream) {

@@ -56,7 +56,7 @@ fn with_driver(name: &str, variables: &[(&str, &str)], body: impl FnOnce(&Fake))
 /// Runs a test again, in a process that finds its libraries in `folder`.
 fn run_inside(name: &str, folder: &Path, variables: &[(&str, &str)]) {
     let output = Command::new(env::current_exe().unwrap())
-        .args(["--exact", &format!("hardware::{name}"), "--nocapture"])
+        .args(["--exact", &format!("hardware::{name}"), "--nocapture", "--include-ignored"])
         .env("LD_LIBRARY_PATH", folder)
         .env(INSIDE, "1")
         .envs(variables.iter().copied())
@@ -64,6 +64,7 @@ fn run_inside(name: &str, folder: &Path, variables: &[(&str, &str)]) {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    print!("{text}");
 }
 
 /// The made-up library's own functions.
@@ -714,13 +715,14 @@ fn without_the_library_or_a_function_of_it_opening_fails() {
     fs::write(&source, "int nothing;").unwrap();
     if made_up(dir.path(), source.to_str().unwrap(), "libcuda.so.1").is_some() {
         let output = Command::new(env::current_exe().unwrap())
-            .args(["--exact", &format!("hardware::{name}"), "--nocapture"])
+            .args(["--exact", &format!("hardware::{name}"), "--nocapture", "--include-ignored"])
             .env("LD_LIBRARY_PATH", dir.path())
             .env(INSIDE, "1")
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        print!("{text}");
     }
     if Installation::probe().is_err() {
         assert!(open().is_err());

@@ -46,7 +46,8 @@ pub fn start_engine(
             start_on(equipped, checkpoint, blueprint, options, metrics, progress)
         }
         BackendChoice::Cuda(gpu) => {
-            let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint, gpu.ranks());
+            let (ranks, groups) = (gpu.ranks(), options.parallelism.expert_groups);
+            let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint, ranks, groups);
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
             let meter = Arc::<UploadMeter>::default();
             let backends = gpu.open(&ops, tuning, &meter, options.launch_times.clone(), &metrics)?;
@@ -55,7 +56,7 @@ pub fn start_engine(
             let equipped = EquippedGpus {
                 backends,
                 memory_bytes: gpu.memory_bytes(),
-                uploads: Uploads { meter, order },
+                uploads: Uploads { meter, order, expert_groups: options.parallelism.expert_groups },
             };
             start_on_gpus(equipped, checkpoint, blueprint, options, metrics, progress)
         }

@@ -22,6 +22,7 @@ use crate::kernels::{combine, rms_norm};
 use crate::step::{self, Step};
 use crate::stream::{Buffer, Stream};
 use crate::weights::Matrix;
+use perigee_ops::host::ExpertPieces;
 use perigee_ops::{
     Activations, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, DraftActivations,
     DraftAttentionMatrices, DraftAttentionShape, DraftInput, DraftMatrices, DraftOps, DraftShape, GqaShape,
@@ -529,7 +530,7 @@ impl<D: Driver> CudaBackend<D> {
             hidden_norm: self.load_vector(&host.hidden_norm)?,
             o_proj: self.load_projection(OP, &host.o_proj)?,
             post_attention_layernorm: self.load_vector(&host.post_attention_layernorm)?,
-            mlp: self.load_swiglu(std::slice::from_ref(&host.mlp), 0)?,
+            mlp: self.load_swiglu(&ExpertPieces::whole(std::slice::from_ref(&host.mlp)), 0)?,
             norm: self.load_vector(&host.norm)?,
             lm_head: match &host.lm_head {
                 Some(head) => Some(self.load_projection(OP, head)?),

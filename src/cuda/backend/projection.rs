@@ -6,9 +6,10 @@ use crate::kernels::experts::{self, TILE_ROWS};
 use crate::kernels::route::Held;
 use crate::packer::Packer;
 use crate::tuner::Choices;
-use crate::weights::{Matrix, Tiled};
+use crate::weights::{Matrix, Pieces, Tiled};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_ops::{Activations, ExpertMatrices, OpError, expect};
+use perigee_ops::host::{ExpertPieces, ExpertProjection};
+use perigee_ops::{Activations, OpError, expect};
 
 /// A linear.
 #[derive(Debug, Clone, Copy)]
@@ -111,23 +112,22 @@ impl<D: Driver> CudaBackend<D> {
     /// Uploads experts, the first of which is number `first`.
     pub(super) fn load_swiglu(
         &mut self,
-        experts: &[ExpertMatrices<'_>],
+        experts: &ExpertPieces<'_>,
         first: usize,
     ) -> Result<Experts, OpError> {
         const OP: &str = "load_experts";
-        let list = |of: for<'a, 'b> fn(&'b ExpertMatrices<'a>) -> StoredMatrix<'a>| -> Vec<StoredMatrix<'_>> {
-            experts.iter().map(of).collect()
-        };
-        let lists = [list(|e| e.gate_proj), list(|e| e.up_proj), list(|e| e.down_proj)];
-        let [gate, up, down] = lists.each_ref().map(|list| list.iter().collect::<Vec<_>>());
-        let packs = lists.iter().flatten().all(Packer::packs);
+        let count = experts.len();
+        let [gate, up, down] = [ExpertProjection::Gate, ExpertProjection::Up, ExpertProjection::Down]
+            .map(|projection| move |e: usize| experts.piece(e, projection));
+        let packs = experts.stored().all(|matrix| Packer::packs(&matrix));
+        let stream = &mut self.stream;
         let weights = if self.arithmetic.are_rounded() && packs {
             SwigluMatrices::Tiles {
-                gate_up: self.packer.pack(&mut self.stream, OP, &gate, Some(&up))?,
-                down: self.packer.pack(&mut self.stream, OP, &down, None)?,
+                gate_up: self.packer.pack_pieces(stream, OP, count, &gate, Some(&up))?,
+                down: self.packer.pack_pieces(stream, OP, count, &down, None)?,
             }
         } else {
-            let mut load = |list: &[&StoredMatrix<'_>]| Matrix::load(&mut self.stream, OP, list);
+            let mut load = |pieces: &Pieces<'_>| Matrix::load_pieces(stream, OP, count, pieces);
             let experts = experts::Experts { gate: load(&gate)?, up: load(&up)?, down: load(&down)? };
             if experts.gate.format != experts.up.format {
                 let dtype = format!("{} beside {}", experts.gate.format.name(), experts.up.format.name());

@@ -16,10 +16,10 @@ use crate::kernels::sampler_shards::{Board, Inputs};
 use crate::sampler::Sampler;
 use crate::stream::{Buffer, Stream};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_ops::host::{BlockParts, Member, Rank, Share};
+use perigee_ops::host::{BlockParts, ExpertPieces, Member, Rank, Share};
 use perigee_ops::{
-    AttentionExchange, Backend, CacheShape, Capacity, ContextSplit, ExpertMatrices, MemoryNeeds, MlaShape,
-    ModelShape, OpError, Parallelism, RopeTable, Ticket,
+    AttentionExchange, Backend, CacheShape, Capacity, ContextSplit, MemoryNeeds, MlaShape, ModelShape,
+    OpError, Parallelism, RopeTable, Ticket,
 };
 
 /// The exchange of one rank with the others: areas of all ranks, ids and partial sums of this one.
@@ -291,11 +291,7 @@ impl<D: Driver> Rank for CudaBackend<D> {
         needs
     }
 
-    fn load_expert_range(
-        &mut self,
-        experts: &[ExpertMatrices<'_>],
-        first: usize,
-    ) -> Result<Experts, OpError> {
+    fn load_expert_range(&mut self, experts: &ExpertPieces<'_>, first: usize) -> Result<Experts, OpError> {
         self.load_swiglu(experts, first)
     }
 

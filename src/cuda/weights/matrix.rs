@@ -10,6 +10,7 @@ use crate::stream::Stream;
 use perigee_numbers::quant::{PackedFormat, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{DType, TensorView};
 use perigee_ops::OpError;
+use perigee_ops::host::Piece;
 
 /// Format of the values on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -140,13 +141,26 @@ impl Matrix {
         op: &'static str,
         matrices: &[&StoredMatrix<'_>],
     ) -> Result<Self, OpError> {
-        let layout = Layout::of_all(op, matrices)?;
+        Self::load_pieces(stream, op, matrices.len(), &|e| Ok(Piece::Whole(*matrices[e])))
+    }
+
+    /// The same of pieces, each of which is made when it is uploaded.
+    pub(crate) fn load_pieces<D: Driver>(
+        stream: &mut Stream<D>,
+        op: &'static str,
+        count: usize,
+        pieces: &Pieces<'_>,
+    ) -> Result<Self, OpError> {
+        let layout = Layout::of_first(op, count, pieces)?;
         let [out_features, in_features] = layout.shape;
         let codes_stride = layout.code_bytes;
-        let codes = stream.allocate("weights", codes_stride * matrices.len())?;
-        let scales = stream.allocate("weights", layout.scale_bytes * matrices.len())?;
-        let mut tensor_scales = Vec::with_capacity(matrices.len());
-        for (e, matrix) in matrices.iter().enumerate() {
+        let codes = stream.allocate("weights", codes_stride * count)?;
+        let scales = stream.allocate("weights", layout.scale_bytes * count)?;
+        let mut tensor_scales = Vec::with_capacity(count);
+        for e in 0..count {
+            let piece = pieces(e)?;
+            let matrix = &piece.view();
+            layout.check(op, matrix)?;
             let at = codes.address + (e * codes_stride) as u64;
             match matrix {
                 StoredMatrix::Plain(view) => {
@@ -177,9 +191,12 @@ impl Matrix {
             scale_columns: layout.scale_columns as i32,
             scale_groups: in_features.div_ceil(layout.scale_columns.max(1)) as i32,
         };
-        Ok(Self { format: layout.format, out_features, in_features, count: matrices.len(), params })
+        Ok(Self { format: layout.format, out_features, in_features, count, params })
     }
 }
+
+/// Makes matrix `e` of several.
+pub(crate) type Pieces<'p> = dyn Fn(usize) -> Result<Piece<'p>, OpError> + 'p;
 
 /// What the matrices of a list have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,21 +216,25 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Errors: none, a format without kernels, shapes or formats that differ, a K that is no multiple of
-    /// [`Format::values`].
-    pub(crate) fn of_all(op: &'static str, matrices: &[&StoredMatrix<'_>]) -> Result<Self, OpError> {
-        let Some(first) = matrices.first() else {
-            return Err(OpError::ShapeMismatch { op, expected: vec![1], got: vec![0] });
-        };
-        let layout = Self::of(op, first)?;
-        for other in matrices {
-            perigee_ops::expect(op, first.shape(), other.shape())?;
-            if layout != Self::of(op, other)? {
-                let dtype = format!("{} beside {}", first.format_name(), other.format_name());
-                return Err(OpError::UnsupportedDType { op, dtype, backend: "cuda" });
-            }
+    /// That of the first of several pieces.
+    ///
+    /// Errors: none, a format without kernels, a K that is no multiple of [`Format::values`].
+    pub(crate) fn of_first(op: &'static str, count: usize, pieces: &Pieces<'_>) -> Result<Self, OpError> {
+        match count {
+            0 => Err(OpError::ShapeMismatch { op, expected: vec![1], got: vec![0] }),
+            _ => Self::of(op, &pieces(0)?.view()),
         }
-        Ok(layout)
+    }
+
+    /// Errors: a matrix of another shape or format.
+    pub(crate) fn check(&self, op: &'static str, matrix: &StoredMatrix<'_>) -> Result<(), OpError> {
+        perigee_ops::expect(op, &self.shape, matrix.shape())?;
+        let other = Self::of(op, matrix)?;
+        if *self != other {
+            let dtype = format!("{} beside {}", self.format.name(), matrix.format_name());
+            return Err(OpError::UnsupportedDType { op, dtype, backend: "cuda" });
+        }
+        Ok(())
     }
 
     fn of(op: &'static str, stored: &StoredMatrix<'_>) -> Result<Self, OpError> {

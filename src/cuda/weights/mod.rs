@@ -6,5 +6,5 @@ mod tiles;
 pub use matrix::{Format, Matrix, WeightParams};
 pub use tiles::{Tiled, TiledWeight};
 
-pub(super) use matrix::{Layout, scale_bytes};
+pub(super) use matrix::{Layout, Pieces, scale_bytes};
 pub(super) use tiles::{TILE, UNIT, tile_bytes};

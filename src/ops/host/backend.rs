@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::ops::HostOps;
-use super::ranks::{Member, Rank, RankCache, RankState, Share};
+use super::ranks::{ExpertPieces, Member, Rank, RankCache, RankState, Share};
 use super::sampler::{HostSampler, RowResult, RowSampler};
 use crate::expect;
 use crate::{
@@ -533,10 +533,10 @@ impl<H: HostOps> Rank for H {
 
     fn load_expert_range(
         &mut self,
-        experts: &[ExpertMatrices<'_>],
+        experts: &ExpertPieces<'_>,
         first: usize,
     ) -> Result<Self::Experts, OpError> {
-        HostOps::load_experts(self, experts, first)
+        experts.with_all(|experts| HostOps::load_experts(self, experts, first))
     }
 
     fn load_rank_kv_up(

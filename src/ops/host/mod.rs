@@ -18,4 +18,6 @@ mod tower;
 pub mod reference;
 
 pub use ops::{Gelu, HostOps};
-pub use ranks::{BlockParts, Group, Member, Rank, Share, copied_values};
+pub use ranks::{
+    BlockParts, ExpertPieces, ExpertProjection, Group, Member, Piece, Rank, Share, copied_values,
+};

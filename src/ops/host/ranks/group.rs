@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::collections::BTreeMap;
 
 use super::exchange::{Meeting, Member};
-use super::share::{self, Part, Share};
+use super::pieces::ExpertPieces;
+use super::share::{self, Share};
 use crate::{
     Activation, AttentionExchange, AttentionInMatrices, Backend, BlockId, CacheShape, Calibrate, Capacity,
     ContextSplit, ExpertMatrices, ExpertSplit, Layers, MemoryNeeds, MlaShape, ModelShape, OpError, Outcomes,
@@ -38,10 +39,10 @@ pub trait Rank: Backend {
         parallelism: Parallelism,
     ) -> MemoryNeeds;
 
-    /// Uploads a range of a layer's routed experts; `first` is the number of the first one.
+    /// Uploads its experts of a layer; `first` is the number of the first one.
     fn load_expert_range(
         &mut self,
-        experts: &[ExpertMatrices<'_>],
+        experts: &ExpertPieces<'_>,
         first: usize,
     ) -> Result<Self::Experts, OpError>;
 
@@ -227,21 +228,6 @@ fn part(op: &'static str, share: Share, size: usize, num_units: usize) -> Result
     Ok(units.start * len..units.end * len)
 }
 
-/// The rank's inner units of an FFN: rows of gate and up, columns of down.
-fn units<'a>(share: Share, ffn: &ExpertMatrices<'a>) -> Result<[Part<'a>; 3], OpError> {
-    let op = "load_experts";
-    let [inner, _] = share::sizes(op, &ffn.gate_proj)?;
-    let unit = share::col_unit(&ffn.down_proj)
-        .max(share::row_unit(&ffn.gate_proj))
-        .max(share::row_unit(&ffn.up_proj));
-    let units = share.of_each(op, "runs of inner units that stay whole", inner, unit)?;
-    Ok([
-        share::rows(op, &ffn.gate_proj, units.clone())?,
-        share::rows(op, &ffn.up_proj, units.clone())?,
-        share::cols(op, &ffn.down_proj, units)?,
-    ])
-}
-
 impl<B: Rank> Storage for Group<B> {
     type Matrix = PerRank<B::Matrix>;
     type Vector = PerRank<B::Vector>;
@@ -365,21 +351,9 @@ impl<B: Rank> Backend for Group<B> {
         let within = self.ranks.len() / groups;
         let held = |rank: usize| Share { rank: rank / within, world: groups }.of(experts.len(), 1);
         let ranks = self.each(|share, rank| {
-            let (own, first) = (&experts[held(share.rank)], held(share.rank).start);
-            if within == 1 {
-                return rank.load_expert_range(own, first);
-            }
-            let share = Share { rank: share.rank % within, world: within };
-            let parts = own.iter().map(|ffn| units(share, ffn)).collect::<Result<Vec<_>, _>>()?;
-            let own: Vec<_> = parts
-                .iter()
-                .map(|[gate, up, down]| ExpertMatrices {
-                    gate_proj: gate.view(),
-                    up_proj: up.view(),
-                    down_proj: down.view(),
-                })
-                .collect();
-            rank.load_expert_range(&own, first)
+            let own = held(share.rank);
+            let within = Share { rank: share.rank % within, world: within };
+            rank.load_expert_range(&ExpertPieces::cut(&experts[own.clone()], within), own.start)
         })?;
         Ok(GroupExperts { held: (0..self.ranks.len()).map(held).collect(), ranks, is_cut: within > 1 })
     }

@@ -8,6 +8,7 @@ mod share;
 mod block_parts;
 mod exchange;
 mod group;
+mod pieces;
 mod beside;
 mod rank;
 mod choice;
@@ -15,6 +16,7 @@ mod choice;
 pub use block_parts::BlockParts;
 pub use exchange::Member;
 pub use group::{Group, Rank, copied_values};
+pub use pieces::{ExpertPieces, ExpertProjection, Piece};
 pub use share::Share;
 
 pub(in crate::host) use rank::{RankCache, RankState};

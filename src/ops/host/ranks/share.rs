@@ -68,7 +68,7 @@ impl Share {
 }
 
 /// A part of a stored matrix.
-pub(super) struct Part<'a> {
+pub struct Part<'a> {
     shape: [usize; 2],
     bytes: Cow<'a, [u8]>,
     kind: Kind<'a>,
@@ -87,7 +87,7 @@ enum Kind<'a> {
 
 impl Part<'_> {
     /// The part as a matrix of its own.
-    pub(super) fn view(&self) -> StoredMatrix<'_> {
+    pub fn view(&self) -> StoredMatrix<'_> {
         match &self.kind {
             Kind::Plain(dtype) => TensorView { dtype: *dtype, shape: &self.shape, bytes: &self.bytes }.into(),
             Kind::Packed { format, scales, dtype, shape, tensor } => PackedMatrix {
@@ -179,10 +179,8 @@ pub(super) fn cols<'a>(
     let [out, in_features] = sizes(op, matrix)?;
     check(op, matrix, "columns", &range, in_features, col_unit(matrix))?;
     // Bytes `from..to` of every row.
-    let of_cols = |bytes: &'a [u8], from: usize, to: usize| -> Cow<'a, [u8]> {
-        let row = bytes.len() / out.max(1);
-        bytes.chunks_exact(row.max(1)).flat_map(|row| &row[from..to]).copied().collect::<Vec<_>>().into()
-    };
+    let of_cols =
+        |bytes: &'a [u8], from: usize, to: usize| -> Cow<'a, [u8]> { cut_rows(bytes, out, from..to).into() };
     let shape = [out, range.len()];
     Ok(match matrix {
         StoredMatrix::Plain(view) => {
@@ -199,15 +197,21 @@ pub(super) fn cols<'a>(
                     let blocks = range.start / group..range.end.div_ceil(group);
                     let rows = packed.scales.shape.first().copied().unwrap_or(1);
                     let size = packed.scales.bytes.len() / packed.scales.len().max(1);
-                    let row = packed.scales.bytes.len() / rows.max(1);
-                    let of_row = |row: &'a [u8]| &row[blocks.start * size..blocks.end * size];
-                    let rows = packed.scales.bytes.chunks_exact(row.max(1));
-                    rows.flat_map(of_row).copied().collect::<Vec<_>>().into()
+                    cut_rows(packed.scales.bytes, rows, blocks.start * size..blocks.end * size).into()
                 }
             };
             Part { shape, bytes, kind: of_packed(packed, shape, scales) }
         }
     })
+}
+
+/// The same bytes of each of so many rows.
+fn cut_rows(bytes: &[u8], rows: usize, of_row: Range<usize>) -> Vec<u8> {
+    let mut cut = Vec::with_capacity(rows * of_row.len());
+    for row in bytes.chunks_exact((bytes.len() / rows.max(1)).max(1)) {
+        cut.extend_from_slice(&row[of_row.clone()]);
+    }
+    cut
 }
 
 fn of_packed<'a>(packed: &PackedMatrix<'a>, shape: [usize; 2], scales: Cow<'a, [u8]>) -> Kind<'a> {
