@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
 
 use super::turn;
 
@@ -20,6 +21,10 @@ const SPINS_BEFORE_PARK: u32 = 6_000;
 
 /// Iterations of the spin hint before the caller lets other threads of the machine run while it waits.
 const SPINS_BEFORE_YIELD: u32 = 2_000;
+
+/// Iterations, nearly all of them yields, before the caller sleeps between its looks: milliseconds, as in the upload of a layer.
+const SPINS_BEFORE_SLEEP: u32 = 10_000;
+const SLEEP: Duration = Duration::from_micros(50);
 
 type Job = dyn Fn(usize) + Sync;
 
@@ -198,13 +203,15 @@ impl Drop for ThreadPool {
 
 /// Spins for a short while and then lets other threads run.
 fn wait_until(condition: impl Fn() -> bool) {
-    let mut spins = 0;
+    let mut spins = 0u32;
     while !condition() {
-        spins += 1;
+        spins = spins.saturating_add(1);
         if spins < SPINS_BEFORE_YIELD {
             std::hint::spin_loop();
-        } else {
+        } else if spins < SPINS_BEFORE_SLEEP {
             std::thread::yield_now();
+        } else {
+            std::thread::sleep(SLEEP);
         }
     }
 }
