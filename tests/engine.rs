@@ -57,6 +57,8 @@ pub(crate) enum Device {
     Ranks(CpuOptions, usize),
     /// The CUDA backend on the emulator, with this order of warps and blocks.
     Emulated(Option<u64>, Activations),
+    /// So many emulated devices that share the model, with parts of the cache and a group of experts each.
+    EmulatedRanks(usize, Option<u64>),
 }
 
 pub(crate) fn options() -> EngineOptions {
@@ -113,6 +115,11 @@ pub(crate) fn start(folder: &str, device: Device, options: &EngineOptions) -> St
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
             let equipped = Equipped::new(backend, CacheDType::F32);
+            start_on(equipped, &checkpoint, blueprint, options, metrics, progress)
+        }
+        Device::EmulatedRanks(ranks, seed) => {
+            let group = emulated::ranks::in_parts(ranks, seed).unwrap();
+            let equipped = Equipped::new(group, CacheDType::F32);
             start_on(equipped, &checkpoint, blueprint, options, metrics, progress)
         }
     }
@@ -497,8 +504,22 @@ fn the_emulated_gpu_matches_golden_continuations() {
 }
 
 #[test]
+fn emulated_gpus_that_share_a_model_match_golden_continuations() {
+    if has_emulator() {
+        greedy_matches_golden(Device::EmulatedRanks(2, None), 4);
+    }
+}
+
+#[test]
 fn a_token_taken_back_on_the_emulated_gpu_leaves_no_trace() {
     if has_emulator() {
         taken_back_equals_never_having_been_there(Device::Emulated(Some(2), Activations::Bf16), 24);
+    }
+}
+
+#[test]
+fn a_token_taken_back_on_emulated_gpus_that_share_a_model_leaves_no_trace() {
+    if has_emulator() {
+        taken_back_equals_never_having_been_there(Device::EmulatedRanks(2, Some(2)), 20);
     }
 }

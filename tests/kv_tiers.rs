@@ -102,6 +102,7 @@ fn displaced_prompts_come_back_to_a_late_backend() {
 fn displaced_prompts_come_back_to_an_emulated_gpu() {
     if has_emulator() {
         displaced_come_back(Device::Emulated(Some(1), Activations::F32), 12, 70, 3, 3);
+        displaced_come_back(Device::EmulatedRanks(2, Some(1)), 12, 70, 3, 3);
     }
 }
 

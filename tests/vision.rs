@@ -254,6 +254,10 @@ pub(crate) fn start(device: Device, change: impl FnOnce(&mut EngineOptions)) -> 
             let equipped = Equipped::new(backend, CacheDType::F32);
             start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
+        Device::EmulatedRanks(ranks, seed) => {
+            let equipped = Equipped::new(emulated::ranks::in_parts(ranks, seed).unwrap(), CacheDType::F32);
+            start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
+        }
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
             let equipped = Equipped::new(backend, CacheDType::F32);
@@ -266,7 +270,9 @@ pub(crate) fn start(device: Device, change: impl FnOnce(&mut EngineOptions)) -> 
                 Device::Ranks(each, ranks) => {
                     BackendChoice::CpuRanks { ranks, each, parallelism: Parallelism::default_of(ranks) }
                 }
-                Device::Late(..) | Device::Emulated(..) => unreachable!("they have arms of their own"),
+                Device::Late(..) | Device::Emulated(..) | Device::EmulatedRanks(..) => {
+                    unreachable!("they have arms of their own")
+                }
             };
             start_engine(&checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
@@ -332,6 +338,7 @@ fn replies_about_pictures_are_those_of_the_reference_implementation() {
 fn replies_about_pictures_on_the_emulated_gpu() {
     if gpu(Activations::F32).is_some() {
         greedy_replies(Device::Emulated(Some(7), Activations::F32));
+        greedy_replies(Device::EmulatedRanks(2, Some(8)));
     }
 }
 

@@ -10,7 +10,7 @@ mod golden_ptx;
 mod launches;
 mod model;
 mod operations;
-mod ranks;
+pub(crate) mod ranks;
 mod sampler;
 mod tiled;
 pub(crate) mod tuner;

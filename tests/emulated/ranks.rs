@@ -314,6 +314,11 @@ fn group(
     Some(Group::with(ranks, parallelism).unwrap())
 }
 
+/// So many devices with a part of every block and whole experts each.
+pub(crate) fn in_parts(world: usize, seed: Option<u64>) -> Option<Group<CudaBackend<TestDriver>>> {
+    group(world, Arch::Sm120a, seed, Activations::F32, parts(world))
+}
+
 /// Every expert and every head in parts, all positions on every device.
 const WHOLE: Parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
 
