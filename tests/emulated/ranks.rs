@@ -1,10 +1,14 @@
 //! What ranks exchange on devices that run side by side: sums in the order of the ranks, to the bit, whichever device is ahead.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use perigee::boot::engine::{EngineProgress, start_on, start_on_gpus};
+use perigee::boot::engine::{
+    Devices, EngineError, EngineOptions, EngineProgress, GivenDevices, StartedEngine, start_on, start_on_gpus,
+};
 use perigee::boot::equipped::{Equipped, EquippedGpus};
+use perigee::config::{self, Environment, FlagValue, LoadRequest};
 use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots};
 use perigee_cuda::{Arch, Buffer, CudaBackend, Program, Stream};
@@ -584,4 +588,78 @@ fn the_memory_plan_is_what_devices_allocate() {
             assert!((0.98..=1.02).contains(&ratio), "{world}, {parallelism:?}: {allocated} for {bytes}");
         }
     }
+}
+
+/// Devices that nobody starts: options name them.
+struct Named;
+
+impl Devices for Named {
+    fn name(&self) -> String {
+        "emulated".into()
+    }
+
+    fn start(
+        &self,
+        _: Activations,
+        _: &Checkpoint,
+        _: Blueprint,
+        _: &EngineOptions,
+        _: Arc<Metrics>,
+        _: &mut dyn FnMut(EngineProgress),
+    ) -> Result<StartedEngine, EngineError> {
+        unreachable!("the test starts the engine")
+    }
+}
+
+/// Every shipped profile of several GPUs starts an engine on as many emulated devices, with the lengths, steps, sequences, cache and splits
+/// that it names, on a small checkpoint of the family's layout.
+#[test]
+fn profiles_of_several_gpus_start() {
+    let mut rng = fastrand::Rng::with_seed(5);
+    let folder = tempfile::tempdir().unwrap();
+    ranks::write_with_doubled_heads("kimi", folder.path());
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let (mut sharded, mut kinds) = (0, HashSet::new());
+    for profile in [
+        "kimi-k26-reap192-4x-rtx-pro-6000",
+        "kimi-k26-mxfp4",
+        "kimi-k26-nvfp4-8x-b200",
+        "kimi-k26-nvfp4-8x-b300",
+        "kimi-k27-code-nvfp4",
+    ] {
+        let flag = |key: &str, value: String| FlagValue { key: key.into(), value, flag: "--set".into() };
+        let flags = vec![
+            flag("model.path", folder.path().display().to_string()),
+            flag("speculation.method", "off".into()),
+        ];
+        let load = LoadRequest { config: None, profile: Some(profile.into()), flags };
+        let mut settings = config::load(&load, &Environment::of(&[])).unwrap().settings;
+        // The small network has fewer positions, and this machine less memory.
+        settings.scheduler.max_model_len = 256;
+        settings.kv_cache.num_blocks = 64;
+        let world = settings.device.ranks;
+        assert!(world > 1, "{profile}");
+        // Two of one kind differ in what is not the devices' concern.
+        let kind = (world, &settings.kv_cache, &settings.scheduler, &settings.parallel);
+        if !kinds.insert(format!("{kind:?}")) {
+            continue;
+        }
+        let arch = [Arch::Sm100a, Arch::Sm120a][usize::from(profile.contains("rtx"))];
+        let Some(drivers) = TestDriver::several(world, arch, None) else { return };
+        let devices = GivenDevices(Arc::new(Named));
+        let options = EngineOptions::on_devices(&settings, &blueprint, devices);
+        sharded += usize::from(options.parallelism.context != ContextSplit::Whole);
+        let backend = |driver| CudaBackend::new(driver, Activations::Bf16).unwrap();
+        let gpus = EquippedGpus::new(drivers.into_iter().map(backend).collect());
+        let metrics = Arc::new(Metrics::new("profiles", true));
+        let engine =
+            start_on_gpus(gpus, &checkpoint, blueprint.clone(), &options, metrics, &mut |_| ()).unwrap();
+        let prompt = prompt(rng.usize(3..40), 1);
+        let params = SamplingParams { temperature: 0.0, max_tokens: 3, ..Default::default() };
+        let reply = runtime().block_on(run_all(&engine.handle, vec![request(&prompt, params)])).remove(0);
+        assert_eq!(reply.tokens.len(), 3, "{profile}");
+        finish(engine);
+    }
+    assert_eq!(sharded, 1, "one profile has a cache in parts");
 }

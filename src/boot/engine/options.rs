@@ -119,7 +119,7 @@ impl EngineOptions {
     }
 
     /// The settings for one network on given devices.
-    pub(crate) fn on_devices(settings: &Settings, blueprint: &Blueprint, devices: GivenDevices) -> Self {
+    pub fn on_devices(settings: &Settings, blueprint: &Blueprint, devices: GivenDevices) -> Self {
         let activations = activations(settings, blueprint);
         Self::with(BackendChoice::Given { devices, activations }, settings)
     }
