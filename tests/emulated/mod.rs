@@ -60,6 +60,8 @@ pub(crate) struct TestDriver {
     pub(crate) counts: Arc<Mutex<Counts>>,
     /// Whether the last call enqueued a kernel, behind which a device may begin the next launch early.
     behind_kernel: bool,
+    /// Calls of work until the device is lost: from then on each of them is an error.
+    pub(crate) calls_left: Option<u64>,
     /// What is done to programs before they are loaded.
     pub(crate) plant: Option<fn(&mut Program)>,
 }
@@ -87,12 +89,18 @@ impl TestDriver {
             }
             true => Device::Gpu(Box::new(gpu())),
         };
-        Some(Self { device, counts: Arc::default(), behind_kernel: false, plant: None })
+        Some(Self { device, counts: Arc::default(), behind_kernel: false, calls_left: None, plant: None })
     }
 
     /// Devices of one machine, which run side by side; `None` without NVRTC. On a GPU they are streams of it.
     pub(crate) fn several(devices: usize, arch: Arch, seed: Option<u64>) -> Option<Vec<Self>> {
-        let on = |device| Self { device, counts: Arc::default(), behind_kernel: false, plant: None };
+        let on = |device| Self {
+            device,
+            counts: Arc::default(),
+            behind_kernel: false,
+            calls_left: None,
+            plant: None,
+        };
         if on_gpu() {
             return Some((0..devices).map(|_| on(Device::Gpu(Box::new(gpu())))).collect());
         }
@@ -129,6 +137,18 @@ impl TestDriver {
         match &self.device {
             Device::Emulated(emulator) => emulator.report(),
             Device::Gpu(_) => None,
+        }
+    }
+
+    /// Counts a call of work. Errors: the device is lost.
+    fn call(&mut self, call: &'static str) -> Result<(), DriverError> {
+        match &mut self.calls_left {
+            None => Ok(()),
+            Some(0) => Err(DriverError { call, code: 719, text: "the device is lost".into(), fatal: true }),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
         }
     }
 
@@ -234,12 +254,14 @@ impl Driver for TestDriver {
 
     fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.behind_kernel = false;
+        self.call("cuMemcpyHtoDAsync_v2")?;
         self.count(|counts| counts.uploads += 1);
         either!(&mut self.device, device => device.upload(to, bytes))
     }
 
     fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
         self.behind_kernel = false;
+        self.call("cuMemcpyDtoHAsync_v2")?;
         self.count(|counts| counts.downloads += 1);
         either!(&mut self.device, device => device.download(from, bytes))
     }
@@ -284,6 +306,7 @@ impl Driver for TestDriver {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
+        self.call("cuLaunchKernelEx")?;
         let early = mem::replace(&mut self.behind_kernel, true);
         self.count(|counts| {
             counts.launches += 1;
@@ -327,6 +350,7 @@ impl Driver for TestDriver {
 
     fn replay(&mut self, graph: &Self::Graph) -> Result<(), DriverError> {
         self.behind_kernel = false;
+        self.call("cuGraphLaunch")?;
         self.count(|counts| counts.replays += 1);
         match (&mut self.device, graph) {
             (Device::Emulated(device), Of::Emulated(graph)) => {

@@ -590,6 +590,95 @@ fn the_memory_plan_is_what_devices_allocate() {
     }
 }
 
+/// An engine on devices of which one is lost at a random call, or whose exchanges stop at a random one: whatever it was doing, the start or
+/// the requests end, and so does the engine, with a reason. Returns the reason; `None`: all was over before.
+fn lose_a_device(seed: u64) -> Option<String> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let world = [2, 4][rng.usize(0..2)];
+    let parallelism = [WHOLE, parts(1), parts(2)][rng.usize(0..3)];
+    let mut drivers = TestDriver::several(world, Arch::Sm90a, Some(seed))?;
+    let lost = rng.usize(0..world);
+    // What an exchange that stops does not write is read.
+    drivers[0].set_options(|options| options.uninitialized = false);
+    match rng.bool() {
+        true => drivers[lost].calls_left = Some(rng.u64(0..1200)),
+        false => {
+            // Each of the exchange kernels ends before it gives anything, from some exchange on.
+            const LIMITS: [fn(&mut Program); 4] =
+                [stop_at::<0>, stop_at::<60>, stop_at::<170>, stop_at::<280>];
+            drivers[lost].plant = Some(LIMITS[rng.usize(0..LIMITS.len())]);
+        }
+    }
+    let backend = |driver| {
+        let mut backend = CudaBackend::new(driver, Activations::F32)?;
+        backend.set_wait(Duration::from_millis(2));
+        Ok::<_, perigee_ops::OpError>(backend)
+    };
+    let backends = match drivers.into_iter().map(backend).collect::<Result<Vec<_>, _>>() {
+        Ok(backends) => backends,
+        Err(error) => return Some(error.to_string()),
+    };
+    let folder = golden_folder("kimi");
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let mut options = options();
+    (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (2, 16);
+    (options.scheduler.max_model_len, options.num_blocks) = (128, 16);
+    options.parallelism = parallelism;
+    let metrics = Arc::new(Metrics::new("golden", true));
+    let gpus = EquippedGpus::new(backends);
+    let engine = match start_on_gpus(gpus, &checkpoint, blueprint, &options, metrics, &mut |_| ()) {
+        Ok(engine) => engine,
+        Err(error) => return Some(error.to_string()),
+    };
+    let params = |seed| SamplingParams { temperature: 1.0, seed, max_tokens: 10, ..Default::default() };
+    let requests = (0..3).map(|i| request(&prompt(6 + 5 * i as usize, i), params(i))).collect();
+    let replies = runtime().block_on(run_all(&engine.handle, requests));
+    engine.handle.shutdown();
+    let ended = engine.thread.join().unwrap().err();
+    let failed = replies.iter().any(|reply| reply.finish == FinishReason::Error);
+    assert!(!failed || ended.is_some(), "seed {seed}: a request failed, and the engine did not");
+    ended
+}
+
+/// Lets the exchanges of a device end at once from a number of them on.
+fn stop_at<const EXCHANGES: u32>(program: &mut Program) {
+    for begin in ["const u32 epoch = begin_sum(params);\n", "const u32 epoch = begin_exchange(params);\n"] {
+        let stop = format!("{begin}    if (epoch > {EXCHANGES}) {{\n        return;\n    }}\n");
+        program.text = program.text.replace(begin, &stop);
+    }
+}
+
+/// So many random losses. None hangs, or this would not end; each says what was lost, or who was waited for.
+fn lose_devices(seeds: std::ops::Range<u64>) {
+    if on_gpu() || TestDriver::several(2, Arch::Sm90a, None).is_none() {
+        return;
+    }
+    let mut ended = 0;
+    for seed in seeds.clone() {
+        if let Some(reason) = lose_a_device(seed) {
+            let known =
+                ["the device is lost", "has waited", "has not arrived as it was", "other rows than rank"];
+            assert!(known.iter().any(|known| reason.contains(known)), "seed {seed}: {reason}");
+            ended += 1;
+        }
+    }
+    println!("{ended} of {} engines ended", seeds.end - seeds.start);
+    assert!(ended > 0);
+}
+
+#[test]
+fn a_device_that_is_lost_anywhere_ends_the_engine() {
+    lose_devices(0..8);
+}
+
+/// The same a thousand times: minutes.
+#[test]
+#[ignore = "a measurement of minutes"]
+fn devices_are_lost_a_thousand_times() {
+    lose_devices(1000..2000);
+}
+
 /// Devices that nobody starts: options name them.
 struct Named;
 
