@@ -179,6 +179,7 @@ all_reduce_one_shot(const __grid_constant__ AllReduceParams params) {
     begin_kernel();
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
+    const u32 begun = exchange_begins();
     const u32 epoch = begin_sum(params);
     const auto first = [&](u32 source) { return static_cast<i64>((epoch % 2 * link.world + source) * params.capacity); };
     for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
@@ -200,6 +201,7 @@ all_reduce_one_shot(const __grid_constant__ AllReduceParams params) {
         finish(params, sums, row, warp_sums);
     }
     end_sum(params, epoch);
+    exchange_ends(link, begun);
 }
 
 // Row t is summed by rank t % n, as its row t / n.
@@ -209,6 +211,7 @@ all_reduce_two_shot(const __grid_constant__ AllReduceParams params) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
     const int world = static_cast<int>(link.world);
+    const u32 begun = exchange_begins();
     const u32 epoch = begin_sum(params);
     const i64 part = params.capacity / world;
     const auto first_part = [&](u32 source) { return (epoch % 2 * world + source) * part; };
@@ -255,4 +258,5 @@ all_reduce_two_shot(const __grid_constant__ AllReduceParams params) {
         finish(params, sums, row, warp_sums);
     }
     end_sum(params, epoch);
+    exchange_ends(link, begun);
 }

@@ -5,12 +5,14 @@
 // Spec:    ops/host/ranks/rank.rs `attend_absorbed_by_heads`.
 // Legend:  A rows of a pass, C most rows of one, H heads of all ranks, h those of a rank, n ranks, W values of a query head or V of a value.
 // Shapes:  query [T, h*W] f32; queries [A, H*W] f32; partial [A, H*V] f32 with statistics [A, H, 2]; attended [T, h*V] f32.
-//          Areas: [2, n, C, h*W] f32 for queries, [2, n, C, h*(V+4)] f32 for parts.
+//          Areas: [n, C, h*W] f32 for queries, [n, C, h*(V+4)] f32 for parts.
 // Traffic: bytes that come in for a row: 4*(H-h)*W, then 4*(n-1)*h*(V+4).
 // Floor:   H=64 W=192 V=128 n=4: 36.9 + 25.3 KB a row -> 1.2 us at 53 GB/s (PCIe 5), and the latency of a store to a peer, twice.
 // Grid:    blocks of 256 threads, no more than are resident at once: blocks wait for those of other ranks.
 // Order:   parts are merged by rank: largest score, then the weights of the ranks, then the values, each in the order of the ranks.
-// Reuse:   as in all_reduce.cu, with which these share the count of exchanges. A pass without rows is none.
+// Reuse:   a place is emptied by who has read it. Behind each exchange of queries comes one of parts before the next: a peer that gives
+//          queries again has seen this rank there, which this rank began after the emptying launch, and the other way round. Fences as in
+//          all_reduce.cu, with which these share the count of exchanges. A pass without rows is none.
 // Tried:   not measured on a device; runs on 2, 4 and 8 emulated ones.
 
 #include "peer.cuh"
@@ -54,9 +56,8 @@ __device__ __forceinline__ int most_heads(const ExchangeParams& params) {
 }
 
 // Where rank `there` has what `source` gives it of a row, which is `row_values` at most.
-__device__ __forceinline__ u8* place(
-    const ExchangeParams& params, u32 there, u32 source, u32 epoch, int row, int row_values) {
-    const i64 first = static_cast<i64>((epoch % 2 * params.link.world + source) * params.capacity + row) * row_values;
+__device__ __forceinline__ u8* place(const ExchangeParams& params, u32 there, u32 source, int row, int row_values) {
+    const i64 first = static_cast<i64>(source * params.capacity + row) * row_values;
     return params.link.areas[there] + params.places + static_cast<u64>(first) * sizeof(float);
 }
 
@@ -87,13 +88,14 @@ __device__ __forceinline__ void end_exchange(const ExchangeParams& params, u32 e
 }
 
 // A thread takes what the same thread of another rank has put.
-extern "C" __global__ void __launch_bounds__(THREADS) exchange_queries(const __grid_constant__ ExchangeParams params) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_queries(const __grid_constant__ ExchangeParams params) {
     begin_kernel();
     const Link& link = params.link;
     const int num_rows = params.pass->num_rows;
     if (num_rows == 0) {
         return;
     }
+    const u32 begun = exchange_begins();
     const u32 epoch = begin_exchange(params);
     const int row_values = most_heads(params) * params.width;
     const int thread = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
@@ -106,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) exchange_queries(const __g
         const float4 four = four_of(params.from + static_cast<i64>(rows_of(params.pass)[row].row) * own + at);
         for (u32 other = 1; other < link.world; ++other) {
             const u32 there = (link.rank + other) % link.world;
-            put4(place(params, there, link.rank, epoch, row, row_values) + at * sizeof(float), four);
+            put4(place(params, there, link.rank, row, row_values) + at * sizeof(float), four);
         }
         store_four(queries_of(row, link.rank) + at, four);
     }
@@ -115,13 +117,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) exchange_queries(const __g
         const int fours = heads_of(params, source) * params.width / 4;
         for (int i = thread; i < num_rows * fours; i += step) {
             const int row = i / fours, at = 4 * (i % fours);
-            u8* here = place(params, link.rank, source, epoch, row, row_values) + at * sizeof(float);
+            u8* here = place(params, link.rank, source, row, row_values) + at * sizeof(float);
             uint4 words = look(here);
             take(words, here, link, params.operation, source, epoch);
             store_four(queries_of(row, source) + at, values_of(words));
         }
     }
     end_exchange(params, epoch);
+    exchange_ends(link, begun);
 }
 
 // Merges what the ranks have of a row and one of this rank's heads. A warp has a head, a lane the values 4 * lane .. + 3 and every
@@ -131,7 +134,7 @@ __device__ __forceinline__ void merge_ranks(const ExchangeParams& params, int ro
     const u32 lane = threadIdx.x % 32;
     const i64 own = static_cast<i64>(row) * params.num_heads + first_head(params, link.rank) + head;
     const auto here = [&](u32 source) {
-        return place(params, link.rank, source, epoch, row, row_values) + head * (params.width + BEHIND) * sizeof(float);
+        return place(params, link.rank, source, row, row_values) + head * (params.width + BEHIND) * sizeof(float);
     };
     float largest = -__uint_as_float(0x7f800000u), sum = 0.0f;
     if (lane == link.rank) {
@@ -205,6 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_attended(const
     if (num_rows == 0) {
         return;
     }
+    const u32 begun = exchange_begins();
     const u32 epoch = begin_exchange(params);
     const int row_values = most_heads(params) * (params.width + BEHIND);
     const int warp = (blockIdx.x * THREADS + threadIdx.x) / 32, warps = gridDim.x * THREADS / 32, lane = threadIdx.x % 32;
@@ -214,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_attended(const
         for (int i = warp; i < num_rows * heads; i += warps) {
             const int row = i / heads, head = i % heads;
             const i64 from = static_cast<i64>(row) * params.num_heads + first_head(params, there) + head;
-            u8* to = place(params, there, link.rank, epoch, row, row_values) + head * (params.width + BEHIND) * sizeof(float);
+            u8* to = place(params, there, link.rank, row, row_values) + head * (params.width + BEHIND) * sizeof(float);
             for (int column = 4 * lane; column < params.width + BEHIND; column += 128) {
                 const float4 four = column < params.width
                                         ? four_of(params.from + from * params.width + column)
@@ -228,6 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_attended(const
         merge_ranks(params, i / heads, i % heads, epoch, row_values);
     }
     end_exchange(params, epoch);
+    exchange_ends(link, begun);
 }
 
 struct MeetParams {

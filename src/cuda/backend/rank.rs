@@ -3,12 +3,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::{ExchangeSizes, device_needs, rows_of};
 use super::{Cache, CudaBackend, Experts, KvUp, Workspace};
 use crate::attention::ContextParts;
 use crate::driver::{Driver, DriverError, Transfer};
+use crate::exchange_times::ExchangeTimes;
 use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots};
 use crate::kernels::embed;
 use crate::kernels::exchange::Exchange;
@@ -41,6 +43,9 @@ pub(super) struct Peers {
     wait: Duration,
     /// Downloads of the [`LinkState`] behind each call of `sample`.
     asked: VecDeque<(Ticket, Transfer)>,
+    /// [`LinkState::busy`] of the last one, and who is told of it.
+    busy: u32,
+    times: Option<Arc<ExchangeTimes>>,
 }
 
 impl Peers {
@@ -82,6 +87,10 @@ impl Peers {
         let mut bytes = Vec::with_capacity(size_of::<LinkState>());
         stream.driver().finish(transfer, &mut bytes)?;
         let state: LinkState = bytemuck::pod_read_unaligned(&bytes);
+        if let Some(times) = &self.times {
+            times.add(self.link.rank as usize, state.busy.wrapping_sub(self.busy));
+        }
+        self.busy = state.busy;
         self.ended(state)
     }
 
@@ -363,6 +372,8 @@ impl<D: Driver> Rank for CudaBackend<D> {
             member,
             wait: self.wait,
             asked: VecDeque::new(),
+            busy: 0,
+            times: self.exchange_times.clone(),
         };
         let workspace = self.workspace(&own, capacity, rope, Some(peers))?;
         self.verify_links(&workspace, capacity.max_tokens)?;

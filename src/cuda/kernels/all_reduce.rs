@@ -30,8 +30,10 @@ pub struct LinkState {
     pub peer: u32,
     /// Number of the sum, or of the round, that it waited in.
     pub at: u32,
+    /// Time in exchanges, waits included, in units of 2^10 ns, modulo 2^32.
+    pub busy: u32,
     /// Unused.
-    pub padding: [u32; 3],
+    pub padding: [u32; 2],
 }
 
 /// `Link` in `peer.cuh`: a rank's place among the others.

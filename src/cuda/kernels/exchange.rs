@@ -11,8 +11,6 @@ use perigee_ops::{MlaShape, OpError};
 const THREADS: usize = 256;
 /// Values behind those of a head, `BEHIND` in the source.
 const BEHIND: usize = 4;
-/// An area's memory is used in turns, as that of sums is.
-const TURNS: usize = 2;
 
 /// The declaration.
 pub const KERNEL: Kernel =
@@ -64,13 +62,13 @@ impl Layout {
     }
 
     fn query_bytes(&self) -> usize {
-        4 * TURNS * self.world * self.rows * self.num_heads.div_ceil(self.world) * self.widths[0]
+        4 * self.world * self.rows * self.num_heads.div_ceil(self.world) * self.widths[0]
     }
 
     /// Bytes of the places, all of which are empty at first; a multiple of 16.
     pub fn bytes(&self) -> usize {
         let parts = self.num_heads.div_ceil(self.world) * (self.widths[1] + BEHIND);
-        self.query_bytes() + 4 * TURNS * self.world * self.rows * parts
+        self.query_bytes() + 4 * self.world * self.rows * parts
     }
 
     /// Bytes of the words of [`meet`], 0 at first.
@@ -79,7 +77,8 @@ impl Layout {
     }
 }
 
-/// A rank's place among those that have a part of every block each.
+/// A rank's place among those that have a part of every block each. Its two exchanges follow each other in turns: the places of one are read
+/// when the other has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
     /// The rank's place.
