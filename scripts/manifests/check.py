@@ -33,7 +33,7 @@ KUBERNETES = "1.37"
 DRAIN_MARGIN_S = 10
 # Value files that are rendered together, and the values that add one part each.
 TOGETHER = [[], ["gpu"], ["gpu", "fleet"]]
-PARTS = ["model.claim=perigee-model", "gpu.count=1", "apiKeysSecret=perigee-api-keys", "settings=[scheduler]", "kvEvents=true",
+PARTS = ["model.claim=perigee-model", "gpu.count=4", "apiKeysSecret=perigee-api-keys", "settings=[scheduler]", "kvEvents=true",
          "monitoring=true", "networkPolicy=true", "autoscaling.enabled=true", "gateway.enabled=true"]
 # Custom resources, and the lists that are read here, for want of a schema.
 CUSTOM = {("monitoring.coreos.com/v1", "PodMonitor"): ["podMetricsEndpoints"],

@@ -59,7 +59,7 @@ pub enum GpuError {
     /// Fewer devices than ranks.
     #[error(
         "device.ranks = {ranks}, and there are {found} GPUs of one architecture with kernels ({names}): set device.ranks to at most {found}, or show \
-         the process more of them (CUDA_VISIBLE_DEVICES; device_ids in compose.yaml)"
+         the process more of them (CUDA_VISIBLE_DEVICES; GPU of compose.yaml)"
     )]
     TooFew {
         /// Ranks that are asked for.
