@@ -78,6 +78,8 @@ pub struct PlanInput<'a> {
     pub cache_bytes: u64,
     /// Blocks of the cache that the operator sets, 0 = follows from the bytes.
     pub num_blocks: usize,
+    /// Ranks that all hold the whole cache, and could divide it; 0: there are none.
+    pub undivided_ranks: usize,
     /// Bytes of host memory for blocks that leave the cache.
     pub host_tier_bytes: u64,
     /// Bytes of host memory that are free.
@@ -155,7 +157,7 @@ pub enum PlanError {
     /// The cache is too small for one sequence of full length.
     #[error(
         "a KV cache of {cache} holds {tokens} tokens, less than one sequence of scheduler.max_model_len = {max_model_len}: raise \
-         kv_cache.memory_bytes to {needed} or lower scheduler.max_model_len"
+         kv_cache.memory_bytes to {needed} or lower scheduler.max_model_len{or}"
     )]
     CacheTooSmall {
         /// Formatted size.
@@ -166,6 +168,8 @@ pub enum PlanError {
         max_model_len: usize,
         /// Formatted size that would be enough.
         needed: String,
+        /// Another remedy, or nothing.
+        or: String,
     },
 }
 
@@ -236,6 +240,12 @@ impl MemoryPlan {
                 tokens: num_blocks as usize * input.block_size,
                 max_model_len: input.max_model_len,
                 needed: format_bytes(blocks_per_sequence as u64 * block_bytes),
+                or: match input.undivided_ranks {
+                    0 => String::new(),
+                    ranks => {
+                        format!(", or set parallel.context = {ranks}, which divides the cache among them")
+                    }
+                },
             });
         }
         Ok(Self {
@@ -316,6 +326,7 @@ mod tests {
             block_size: 32,
             cache_bytes: 0,
             num_blocks: 0,
+            undivided_ranks: 0,
             host_tier_bytes: 0,
             host_available_bytes: 4 << 30,
             memory: Memory::host(4 << 30),
@@ -329,6 +340,16 @@ mod tests {
         let chosen = plan(|p| p.max_num_seqs = 2).unwrap();
         assert_eq!(chosen.num_blocks, 2 * 8192 / 32);
         assert_eq!(chosen.cache_bytes, 2 * 8192 / 32 * BLOCK_BYTES);
+    }
+
+    #[test]
+    fn a_cache_that_is_too_small_can_be_divided_among_ranks() {
+        let small = |undivided_ranks| {
+            let error =
+                plan(|p| (p.num_blocks, p.undivided_ranks) = (8, undivided_ranks)).unwrap_err().to_string();
+            error.contains("parallel.context = 4, which divides the cache")
+        };
+        assert!(small(4) && !small(0));
     }
 
     #[test]

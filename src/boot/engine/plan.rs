@@ -9,7 +9,7 @@ use crate::boot::memory_plan::{Memory, MemoryPlan, PlanInput};
 use crate::boot::sight::TowerSource;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Inventory, LoadError};
-use perigee_ops::{Backend, CacheDType, Capacity};
+use perigee_ops::{Backend, CacheDType, Capacity, ContextSplit};
 
 /// The memory plan of [`super::start_engine`], without loading a weight. `None` for a GPU: its backend exists only once its kernels
 /// are loaded.
@@ -110,6 +110,10 @@ pub(super) fn lay_out<'a, B: Backend>(
         block_size: options.block_size,
         cache_bytes: options.cache_bytes,
         num_blocks: options.num_blocks,
+        undivided_ranks: match options.parallelism.context {
+            ContextSplit::Whole if *device_bytes > 0 && ranks > 1 => ranks,
+            _ => 0,
+        },
         host_tier_bytes: options.tiers.as_ref().map_or(0, |tiers| tiers.host_bytes),
         host_available_bytes: available_memory().unwrap_or(u64::MAX / 2),
         memory: match backend.free_memory()? {
