@@ -1,4 +1,5 @@
-// all_reduce_one_shot, all_reduce_two_shot: hidden += sum over ranks of their partial rows, then normed = norm(hidden).
+// all_reduce_one_shot, all_reduce_two_shot: hidden += sum over ranks of their partial rows, then normed = norm(hidden); with _bf16 what
+// crosses between ranks is rounded to bf16: the parts, and then their sum.
 // Source:  Megatron-LM, arXiv 1909.08053, section 3 (where the sums are); reduce-scatter and all-gather: Thakur, Rabenseifner, Gropp,
 //          "Optimization of Collective Communication Operations in MPICH", 2005; norm as in rms_norm.cu.
 //          Twin: src/cuda/kernels/all_reduce.rs.
@@ -6,13 +7,13 @@
 // Legend:  T rows (tokens), D hidden size, n ranks, C rows of an area.
 // Shapes:  partial, hidden, normed [T, D] f32; gain [D] f32. Areas: one-shot [2, n, C, D] f32; two-shot [2, n, C/n, D] f32 for parts, then
 //          [2, C, D] f32 for sums.
-// Traffic: bytes that come in for a row: one-shot 4*D*(n-1); two-shot 8*D*(n-1)/n. Beside them 16*T*D of memory, and twice what comes in.
+// Traffic: bytes that come in for a row: one-shot 4*D*(n-1); two-shot 8*D*(n-1)/n; in bf16 half of it. Beside them 16*T*D of memory, and twice what comes in.
 // Floor:   D=7168, n=4: T=1 one-shot 86 KB -> 1.6 us at 53 GB/s (PCIe 5), 0.2 us at 370 GB/s, and the latency of a store to a peer;
 //          T=64 two-shot 2.75 MB -> 52 us, 7.4 us.
 // Grid:    blocks of 256 threads, each with every so manieth row, no more than are resident at once: blocks wait for those of other
 //          ranks. A thread puts, takes and normalises the same columns of a row, so that nothing but the norm needs a barrier.
 // Order:   sums begin with +0 and go by rank, whichever rank computes them: all ranks, both kernels and any number of rows give the
-//          same bits.
+//          same bits. In bf16 every rank rounds its own part too, and who keeps a sum rounds it as who gets it.
 // Reuse:   a place is emptied by who has read it. The next but one sum of the same kind uses it again: a peer is there when it has
 //          seen this rank in the next sum, which this rank begins after the emptying launch. Thread 0 of a block passes that order on,
 //          with a fence in front of what it puts and one behind what it took.
@@ -42,6 +43,10 @@ struct AllReduceParams {
 // Ranks whose values a thread looks at together: more of them do not fit in registers.
 constexpr u32 AT_ONCE = 4;
 
+// Bytes of a value that crosses; a row has its place as in f32.
+template <bool NARROW>
+constexpr u32 VALUE_BYTES = NARROW ? 2 : 4;
+
 // Values of a thread in a row.
 using Values = float[NORM_STEPS][NORM_VALUES];
 
@@ -61,33 +66,96 @@ __device__ __forceinline__ void for_columns(const AllReduceParams& params, const
     }
 }
 
-// Eight values of a row as they come.
+// Eight values of a row as they cross: f32, or pairs of bf16.
+template <bool NARROW>
 struct Words {
-    uint4 half[2];
+    uint4 part[NARROW ? 1 : 2];
 };
 
-__device__ __forceinline__ Words look_at(const u8* at) { return {look(at), look(at + 16)}; }
-
-__device__ __forceinline__ void take_words(const AllReduceParams& params, Words& words, u8* at, u32 peer, u32 epoch) {
-    take(words.half[0], at, params.link, params.operation, peer, epoch);
-    take(words.half[1], at + 16, params.link, params.operation, peer, epoch);
+// Two values that cross as bf16. No word of them is empty: the upper one is not -0.
+__device__ __forceinline__ u32 filled_pair(float low, float high) {
+    const u32 pair = pair_of(low, high);
+    return pair >> 16 == EMPTY >> 16 ? pair & 0xffffu : pair;
 }
 
-__device__ __forceinline__ void add(float (&sums)[NORM_VALUES], const Words& words) {
+template <bool NARROW>
+__device__ __forceinline__ Words<NARROW> words_of(const float (&values)[NORM_VALUES]) {
+    Words<NARROW> words;
+    if constexpr (NARROW) {
+        words.part[0] = make_uint4(filled_pair(values[0], values[1]), filled_pair(values[2], values[3]),
+                                   filled_pair(values[4], values[5]), filled_pair(values[6], values[7]));
+    } else {
+        words.part[0] = make_uint4(filled(values[0]), filled(values[1]), filled(values[2]), filled(values[3]));
+        words.part[1] = make_uint4(filled(values[4]), filled(values[5]), filled(values[6]), filled(values[7]));
+    }
+    return words;
+}
+
+template <bool NARROW>
+__device__ __forceinline__ void put_words(u8* to, const Words<NARROW>& words) {
+    put(to, words.part[0]);
+    if constexpr (!NARROW) {
+        put(to + 16, words.part[1]);
+    }
+}
+
+template <bool NARROW>
+__device__ __forceinline__ Words<NARROW> look_at(const u8* at) {
+    Words<NARROW> words;
+    words.part[0] = look(at);
+    if constexpr (!NARROW) {
+        words.part[1] = look(at + 16);
+    }
+    return words;
+}
+
+template <bool NARROW>
+__device__ __forceinline__ void take_words(const AllReduceParams& params, Words<NARROW>& words, u8* at, u32 peer, u32 epoch) {
+    take(words.part[0], at, params.link, params.operation, peer, epoch);
+    if constexpr (!NARROW) {
+        take(words.part[1], at + 16, params.link, params.operation, peer, epoch);
+    }
+}
+
+template <bool NARROW>
+__device__ __forceinline__ void add(float (&sums)[NORM_VALUES], const Words<NARROW>& words) {
+    if constexpr (NARROW) {
+        const u32 pairs[4] = {words.part[0].x, words.part[0].y, words.part[0].z, words.part[0].w};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const uint4 four = words.half[half];
-        float* to = sums + 4 * half;
-        to[0] = __fadd_rn(to[0], __uint_as_float(four.x));
-        to[1] = __fadd_rn(to[1], __uint_as_float(four.y));
-        to[2] = __fadd_rn(to[2], __uint_as_float(four.z));
-        to[3] = __fadd_rn(to[3], __uint_as_float(four.w));
+        for (int i = 0; i < 4; ++i) {
+            sums[2 * i] = __fadd_rn(sums[2 * i], low_half(pairs[i]));
+            sums[2 * i + 1] = __fadd_rn(sums[2 * i + 1], high_half(pairs[i]));
+        }
+    } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint4 four = words.part[half];
+            float* to = sums + 4 * half;
+            to[0] = __fadd_rn(to[0], __uint_as_float(four.x));
+            to[1] = __fadd_rn(to[1], __uint_as_float(four.y));
+            to[2] = __fadd_rn(to[2], __uint_as_float(four.z));
+            to[3] = __fadd_rn(to[3], __uint_as_float(four.w));
+        }
+    }
+}
+
+// A sum as who gets it has it.
+template <bool NARROW>
+__device__ __forceinline__ void round(float (&sums)[NORM_VALUES]) {
+    if constexpr (NARROW) {
+#pragma unroll
+        for (int i = 0; i < NORM_VALUES; i += 2) {
+            const u32 pair = pair_of(sums[i], sums[i + 1]);
+            // -0 arrives as +0.
+            sums[i] = __fadd_rn(0.0f, low_half(pair));
+            sums[i + 1] = __fadd_rn(0.0f, high_half(pair));
+        }
     }
 }
 
 // sums = the values of all ranks in order, this one's from `partial`, the others' from their places. Of four ranks all are looked at
 // before the first one is waited for.
-template <typename PlaceOf>
+template <bool NARROW, typename PlaceOf>
 __device__ __forceinline__ void add_up(
     const AllReduceParams& params, Values& sums, i64 row, u32 epoch, const PlaceOf& place_of) {
     const Link& link = params.link;
@@ -97,19 +165,20 @@ __device__ __forceinline__ void add_up(
         if (column >= params.columns) {
             break;
         }
-        const auto at = [&](u32 rank) { return place_of(rank) + column * sizeof(float); };
+        const auto at = [&](u32 rank) { return place_of(rank) + column * VALUE_BYTES<NARROW>; };
         float sum[NORM_VALUES] = {};
 #pragma unroll 1
         for (u32 first = 0; first < link.world; first += AT_ONCE) {
-            Words words[AT_ONCE];
+            Words<NARROW> words[AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; ++i) {
                 const u32 rank = first + i;
                 if (rank == link.rank) {
-                    const uint4* own = reinterpret_cast<const uint4*>(params.partial + row * params.columns + column);
-                    words[i] = {own[0], own[1]};
+                    float own[NORM_VALUES];
+                    load8(own, params.partial + row * params.columns + column);
+                    words[i] = words_of<NARROW>(own);
                 } else if (rank < link.world) {
-                    words[i] = look_at(at(rank));
+                    words[i] = look_at<NARROW>(at(rank));
                 }
             }
 #pragma unroll
@@ -117,12 +186,13 @@ __device__ __forceinline__ void add_up(
                 const u32 rank = first + i;
                 if (rank < link.world) {
                     if (rank != link.rank) {
-                        take_words(params, words[i], at(rank), rank, epoch);
+                        take_words<NARROW>(params, words[i], at(rank), rank, epoch);
                     }
-                    add(sum, words[i]);
+                    add<NARROW>(sum, words[i]);
                 }
             }
         }
+        round<NARROW>(sum);
 #pragma unroll
         for (int other = 0; other < NORM_STEPS; ++other) {
 #pragma unroll
@@ -174,9 +244,8 @@ __device__ __forceinline__ void end_sum(const AllReduceParams& params, u32 epoch
     }
 }
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS)
-all_reduce_one_shot(const __grid_constant__ AllReduceParams params) {
-    begin_kernel();
+template <bool NARROW>
+__device__ __forceinline__ void one_shot(const AllReduceParams& params) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
     const u32 begun = exchange_begins();
@@ -189,13 +258,13 @@ all_reduce_one_shot(const __grid_constant__ AllReduceParams params) {
             // Each rank begins with another one.
             for (u32 step = 1; step < link.world; ++step) {
                 u8* there = place(params, (link.rank + step) % link.world, params.parts, first(link.rank) + row);
-                put8(there + column * sizeof(float), values);
+                put_words<NARROW>(there + column * VALUE_BYTES<NARROW>, words_of<NARROW>(values));
             }
         });
     }
     for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
         Values sums = {};
-        add_up(params, sums, row, epoch, [&](u32 source) {
+        add_up<NARROW>(params, sums, row, epoch, [&](u32 source) {
             return place(params, link.rank, params.parts, first(source) + row);
         });
         finish(params, sums, row, warp_sums);
@@ -205,9 +274,8 @@ all_reduce_one_shot(const __grid_constant__ AllReduceParams params) {
 }
 
 // Row t is summed by rank t % n, as its row t / n.
-extern "C" __global__ void __launch_bounds__(NORM_THREADS)
-all_reduce_two_shot(const __grid_constant__ AllReduceParams params) {
-    begin_kernel();
+template <bool NARROW>
+__device__ __forceinline__ void two_shot(const AllReduceParams& params) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
     const int world = static_cast<int>(link.world);
@@ -225,7 +293,7 @@ all_reduce_two_shot(const __grid_constant__ AllReduceParams params) {
         for_columns(params, [&](int, int column) {
             float values[NORM_VALUES];
             load8(values, params.partial + static_cast<i64>(row) * params.columns + column);
-            put8(there + column * sizeof(float), values);
+            put_words<NARROW>(there + column * VALUE_BYTES<NARROW>, words_of<NARROW>(values));
         });
     }
     for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
@@ -233,12 +301,14 @@ all_reduce_two_shot(const __grid_constant__ AllReduceParams params) {
             continue;
         }
         Values sums = {};
-        add_up(params, sums, row, epoch, [&](u32 source) {
+        add_up<NARROW>(params, sums, row, epoch, [&](u32 source) {
             return place(params, link.rank, params.parts, first_part(source) + row / world);
         });
         for (int other = 1; other < world; ++other) {
             u8* there = place(params, (link.rank + other) % world, params.sums, first_sum + row);
-            for_columns(params, [&](int step, int column) { put8(there + column * sizeof(float), sums[step]); });
+            for_columns(params, [&](int step, int column) {
+                put_words<NARROW>(there + column * VALUE_BYTES<NARROW>, words_of<NARROW>(sums[step]));
+            });
         }
         finish(params, sums, row, warp_sums);
     }
@@ -248,15 +318,27 @@ all_reduce_two_shot(const __grid_constant__ AllReduceParams params) {
             continue;
         }
         u8* here = place(params, link.rank, params.sums, first_sum + row);
-        Words words[NORM_STEPS];
-        for_columns(params, [&](int step, int column) { words[step] = look_at(here + column * sizeof(float)); });
+        Words<NARROW> words[NORM_STEPS];
+        for_columns(params, [&](int step, int column) { words[step] = look_at<NARROW>(here + column * VALUE_BYTES<NARROW>); });
         Values sums = {};
         for_columns(params, [&](int step, int column) {
-            take_words(params, words[step], here + column * sizeof(float), owner, epoch);
-            add(sums[step], words[step]);
+            take_words<NARROW>(params, words[step], here + column * VALUE_BYTES<NARROW>, owner, epoch);
+            add<NARROW>(sums[step], words[step]);
         });
         finish(params, sums, row, warp_sums);
     }
     end_sum(params, epoch);
     exchange_ends(link, begun);
 }
+
+#define KERNEL(name, body)                                                            \
+    extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1)                     \
+    name(const __grid_constant__ AllReduceParams params) {                            \
+        begin_kernel();                                                               \
+        body(params);                                                                 \
+    }
+
+KERNEL(all_reduce_one_shot, one_shot<false>)
+KERNEL(all_reduce_two_shot, two_shot<false>)
+KERNEL(all_reduce_one_shot_bf16, one_shot<true>)
+KERNEL(all_reduce_two_shot_bf16, two_shot<true>)

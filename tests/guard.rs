@@ -57,6 +57,7 @@ fn start() -> Nano {
         launch_times: None,
         memory_utilization: 1.0,
         parallelism: Parallelism::default_of(1),
+        wire: Default::default(),
         speculation: perigee_decoding::speculation::Config::off(),
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

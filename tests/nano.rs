@@ -210,6 +210,7 @@ fn sampled_replies(
         launch_times: None,
         memory_utilization: 1.0,
         parallelism: Parallelism::default_of(1),
+        wire: Default::default(),
         speculation,
     };
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

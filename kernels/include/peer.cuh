@@ -117,11 +117,6 @@ __device__ __forceinline__ u32 filled(float value) {
     return bits == EMPTY ? 0 : bits;
 }
 
-__device__ __forceinline__ void put8(u8* to, const float (&values)[8]) {
-    put(to, make_uint4(filled(values[0]), filled(values[1]), filled(values[2]), filled(values[3])));
-    put(to + 16, make_uint4(filled(values[4]), filled(values[5]), filled(values[6]), filled(values[7])));
-}
-
 // Four words of a peer that were looked at before: waits for those that had not come, and leaves their place empty. Compared as bits: no
 // flushed denormal is a zero.
 __device__ __forceinline__ void take(uint4& words, u8* at, const Link& link, u32 operation, u32 peer, u32 epoch) {

@@ -36,7 +36,7 @@ fn program() -> String {
 
 fn arithmetic(options: &EngineOptions) -> String {
     // Any number of threads gives the same bits.
-    let parallelism = options.parallelism;
+    let parallelism = (options.parallelism, options.wire);
     match &options.backend {
         BackendChoice::Reference => "reference".into(),
         BackendChoice::Cpu(cpu) => format!("cpu {:?} {:?}", cpu.activations, cpu.isa),

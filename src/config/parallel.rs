@@ -29,6 +29,9 @@ pub struct ParallelConfig {
     /// with context = 1. auto = peer, or host where a GPU does not reach another one's memory or what it writes there arrives changed;
     /// the log says why. Results are the same, to the bit.
     pub collectives: Collectives,
+    /// Type of what GPUs send each other for the two sums of a layer: bf16 = half of the bytes of f32, which bound prompts on GPUs without
+    /// NVLink; results differ by that rounding, whatever the batch.
+    pub exchange: ExchangeType,
     /// Seconds that a GPU waits for another one in an exchange before the engine ends with the reason: which rank, which exchange. Longer:
     /// a GPU that hangs is noticed later. Shorter: one that is only late, as after a long prompt on one GPU alone, ends the engine.
     pub wait_seconds: f64,
@@ -41,6 +44,7 @@ impl Default for ParallelConfig {
             expert: 0,
             attention_exchange: AttentionExchangeChoice::default(),
             collectives: Collectives::default(),
+            exchange: ExchangeType::default(),
             wait_seconds: 10.0,
         }
     }
@@ -57,6 +61,17 @@ pub enum AttentionExchangeChoice {
     Latents,
     /// Of the heads.
     Heads,
+}
+
+/// Type of what GPUs send each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ExchangeType {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// 16 bits.
+    Bf16,
 }
 
 /// Where GPUs exchange values.

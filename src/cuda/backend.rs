@@ -29,7 +29,7 @@ use super::attention::{Addresses, Attention, KvUp};
 use super::driver::{Driver, Transfer};
 use super::exchange_times::ExchangeTimes;
 use super::kernels::ahead::{self, Ahead};
-use super::kernels::all_reduce::{MAX_RANKS, Operation};
+use super::kernels::all_reduce::{MAX_RANKS, Operation, Wire};
 use super::kernels::linear::{self, Output};
 use super::kernels::sampler_shards::Inputs;
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
@@ -67,6 +67,8 @@ pub struct CudaBackend<D: Driver> {
     /// Which of how many ranks this is, and how long it waits for the others.
     share: Share,
     wait: Duration,
+    /// In which type sums cross between ranks.
+    wire: Wire,
     /// Who is told how long exchanges take.
     exchange_times: Option<Arc<ExchangeTimes>>,
     /// Values that the host asked for last.
@@ -205,6 +207,7 @@ impl<D: Driver> CudaBackend<D> {
             is_recording: false,
             share: Share { rank: 0, world: 1 },
             wait: rank::WAIT,
+            wire: Wire::F32,
             exchange_times: None,
             host: Vec::new(),
         })
@@ -219,6 +222,11 @@ impl<D: Driver> CudaBackend<D> {
     /// Sets how long a rank waits for the others before a step ends with an error. Before the workspace is allocated.
     pub fn set_wait(&mut self, wait: Duration) {
         self.wait = wait;
+    }
+
+    /// Rounds what crosses between ranks for a sum: results change by that rounding. Before the first step.
+    pub fn set_wire(&mut self, wire: Wire) {
+        self.wire = wire;
     }
 
     /// Tells `times` how long exchanges with other ranks take. Before the workspace is allocated.

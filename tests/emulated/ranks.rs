@@ -10,7 +10,7 @@ use perigee::boot::engine::{
 use perigee::boot::equipped::{Equipped, EquippedGpus};
 use perigee::config::{self, Environment, FlagValue, LoadRequest};
 use perigee_cpu::{CpuBackend, CpuOptions};
-use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots};
+use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots, Wire};
 use perigee_cuda::{Arch, Buffer, CudaBackend, Program, Stream};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation;
@@ -26,7 +26,7 @@ use perigee_telemetry::Metrics;
 use super::{Counts, TestDriver, on_gpu};
 use crate::eagle3;
 use crate::engine::{Reply, finish, options, prompt, request, run_all, runtime};
-use crate::golden::{golden_folder, load_folder, step};
+use crate::golden::{check_typical, golden_folder, golden_prompts, largest_difference, load_folder, step};
 use crate::mtp;
 use crate::ranks;
 
@@ -48,6 +48,7 @@ struct Sum {
     rows: Vec<Rows>,
     adds: bool,
     normalises: bool,
+    wire: Wire,
 }
 
 /// Ticks of emulated waits: the clock counts the instructions of a warp.
@@ -107,12 +108,14 @@ impl Ranks {
                 eps: EPS,
             })
             .collect();
-        Sum { partial, hidden, rows, adds, normalises }
+        let wire = if rng.u32(0..3) == 0 { Wire::Bf16 } else { Wire::F32 };
+        Sum { partial, hidden, rows, adds, normalises, wire }
     }
 
     fn launch(&mut self, sum: &Sum, shots: Shots) {
         let num_rows = sum.hidden.len() / self.columns;
         for ((stream, link), rows) in self.streams.iter_mut().zip(&self.links).zip(&sum.rows) {
+            let shots = (shots, sum.wire);
             all_reduce::launch(stream, link, &self.layout, shots, Operation::Ffn, num_rows, rows).unwrap();
         }
     }
@@ -121,9 +124,14 @@ impl Ranks {
     fn check(&mut self, sum: &Sum, about: &str) {
         let count = sum.hidden.len();
         let mut expected = vec![0f32; count];
+        let crossing = |value: f32| match sum.wire {
+            Wire::F32 => value,
+            Wire::Bf16 => half::bf16::from_f32(value).to_f32(),
+        };
         for partial in &sum.partial {
-            expected.iter_mut().zip(partial).for_each(|(sum, value)| *sum += value);
+            expected.iter_mut().zip(partial).for_each(|(sum, value)| *sum += crossing(*value));
         }
+        expected.iter_mut().for_each(|sum| *sum = crossing(*sum));
         if sum.adds {
             expected.iter_mut().zip(&sum.hidden).for_each(|(sum, hidden)| *sum += hidden);
         }
@@ -288,6 +296,7 @@ fn a_rank_that_does_not_come_is_named() {
         let sum = ranks.sum(&mut rng, 8, true, true);
         for rank in [0, 1, 3] {
             let (stream, link) = (&mut ranks.streams[rank], &ranks.links[rank]);
+            let shots = (shots, Wire::F32);
             all_reduce::launch(stream, link, &ranks.layout, shots, Operation::Attention, 8, &sum.rows[rank])
                 .unwrap();
         }
@@ -353,6 +362,33 @@ fn devices_that_share_a_model_give_golden_logits() {
         let about = format!("{name} on {world} devices, {parallelism:?}");
         ranks::check(&about, &mut model, (name, 1), &mut rng);
     }
+}
+
+/// Sums that cross in bf16: near the golden logits, with the same bits whole and in chunks, whichever way their rows are summed.
+#[test]
+fn sums_in_bf16_stay_near_golden_logits() {
+    let Some(drivers) = TestDriver::several(4, Arch::Sm120a, Some(7)) else { return };
+    let backend = |driver| {
+        let mut backend = CudaBackend::new(driver, Activations::F32).unwrap();
+        backend.set_wire(Wire::Bf16);
+        backend
+    };
+    let group = Group::with(drivers.into_iter().map(backend).collect(), parts(1)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    ranks::write_with_doubled_heads("kimi", folder.path());
+    let mut model = load_folder(group, folder.path(), CacheDType::F32);
+    let prompt = &golden_prompts("kimi")[1];
+    let whole = step(&mut model, &prompt.token_ids, 0, AttentionForm::Expanded);
+    let vocab = model.blueprint().vocab_size;
+    let rows = whole.chunks(vocab).zip(prompt.logits.chunks(vocab));
+    let differences: Vec<f32> = rows.map(|(a, b)| largest_difference(a, b)).collect();
+    assert!(differences.iter().any(|difference| *difference > 1e-3), "nothing was rounded");
+    check_typical(differences);
+    let mut chunked = Vec::new();
+    for (at, chunk) in prompt.token_ids.chunks(7).enumerate() {
+        chunked.extend(step(&mut model, chunk, 7 * at, AttentionForm::Expanded));
+    }
+    assert!(whole == chunked, "chunks change bits");
 }
 
 /// Replies of an engine on this backend: requests of every kind together, then some of them again, which find their prompts in the

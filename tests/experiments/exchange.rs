@@ -1,6 +1,6 @@
 //! What an exchange between two ranks costs where no link lies between them: two streams of one device.
 
-use perigee_cuda::kernels::all_reduce::{self, Link, LinkState, MAX_RANKS, Operation, Rows, Shots};
+use perigee_cuda::kernels::all_reduce::{self, Link, LinkState, MAX_RANKS, Operation, Rows, Shots, Wire};
 use perigee_cuda::kernels::exchange::{self, Exchange, Layout};
 use perigee_cuda::kernels::mla_decode::RowEntry;
 use perigee_cuda::{Arch, Driver, Stream};
@@ -49,9 +49,14 @@ fn sums(drivers: Vec<TestDriver>) -> Option<String> {
         })
         .collect();
     let mut times = Vec::new();
-    for (shots, num_rows) in
-        [(Shots::One, 1), (Shots::One, 8), (Shots::One, 16), (Shots::Two, 16), (Shots::Two, 64)]
-    {
+    for (shots, num_rows, wire) in [
+        (Shots::One, 1, Wire::F32),
+        (Shots::One, 8, Wire::F32),
+        (Shots::One, 16, Wire::F32),
+        (Shots::Two, 16, Wire::F32),
+        (Shots::Two, 64, Wire::F32),
+        (Shots::Two, 64, Wire::Bf16),
+    ] {
         // The other rank's sums wait on the device for those that are timed.
         for (rank, stream) in streams.iter_mut().enumerate().rev() {
             if rank == 0 {
@@ -59,7 +64,8 @@ fn sums(drivers: Vec<TestDriver>) -> Option<String> {
             }
             let (link, rows) = &ranks[rank];
             for _ in 0..rounds {
-                all_reduce::launch(stream, link, &layout, shots, Operation::Links, num_rows, rows).unwrap();
+                all_reduce::launch(stream, link, &layout, (shots, wire), Operation::Links, num_rows, rows)
+                    .unwrap();
             }
         }
         let micros = streams[0].driver().end_timing().unwrap().as_secs_f64() * 1e6 / f64::from(rounds);
@@ -70,7 +76,7 @@ fn sums(drivers: Vec<TestDriver>) -> Option<String> {
         assert!(sums.iter().all(|sum| *sum == 2.0));
         assert_eq!(stream.read::<LinkState>(link.state, 1).unwrap()[0].failed, 0);
     }
-    Some(format!("us by rows, one shot and two: {}", times.join(", ")))
+    Some(format!("us by rows, one shot and two, the last in bf16: {}", times.join(", ")))
 }
 
 /// Microseconds of both exchanges of attention of a layer of Kimi K2, by rows of a pass.

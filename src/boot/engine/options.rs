@@ -6,9 +6,11 @@ use std::time::Duration;
 use super::GivenDevices;
 use crate::boot::gpu::{Gpu, GpuError};
 use crate::boot::sight::TowerSource;
+use crate::config::parallel::ExchangeType;
 use crate::config::{Settings, device};
 use perigee_cpu::CpuOptions;
 use perigee_cuda::LaunchTimes;
+use perigee_cuda::kernels::all_reduce::Wire;
 use perigee_decoding::speculation;
 use perigee_engine::kv_tiers::{DiskOptions, TierOptions};
 use perigee_engine::scheduler;
@@ -63,6 +65,8 @@ pub struct EngineOptions {
     pub memory_utilization: f64,
     /// How several GPUs share the model; ranks of the CPU have it in `backend`.
     pub parallelism: Parallelism,
+    /// In which type sums cross between GPUs.
+    pub wire: Wire,
     /// Batching limits.
     pub scheduler: scheduler::Config,
     /// Tokens per block.
@@ -130,6 +134,10 @@ impl EngineOptions {
             backend,
             memory_utilization: settings.device.memory_utilization,
             parallelism: settings.parallel.resolve(settings.device.ranks, true),
+            wire: match settings.parallel.exchange {
+                ExchangeType::F32 => Wire::F32,
+                ExchangeType::Bf16 => Wire::Bf16,
+            },
             scheduler: settings.scheduler.clone(),
             block_size: cache.block_size,
             cache_bytes: cache.memory_bytes,

@@ -93,7 +93,10 @@ pub fn start_on_gpus<D: Driver>(
 ) -> Result<StartedEngine, EngineError> {
     if gpus.backends.len() > 1 {
         let times = Arc::new(ExchangeTimes::new(gpus.backends.len()));
-        gpus.backends.iter_mut().for_each(|backend| backend.set_exchange_times(times.clone()));
+        for backend in &mut gpus.backends {
+            backend.set_exchange_times(times.clone());
+            backend.set_wire(options.wire);
+        }
         metrics.watch_ranks(move || times.seconds());
     }
     match gpus.alone() {

@@ -11,7 +11,7 @@ use super::{Cache, CudaBackend, Experts, KvUp, Workspace};
 use crate::attention::ContextParts;
 use crate::driver::{Driver, DriverError, Transfer};
 use crate::exchange_times::ExchangeTimes;
-use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots};
+use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots, Wire};
 use crate::kernels::embed;
 use crate::kernels::exchange::Exchange;
 use crate::kernels::sampler_shards::{Board, Inputs};
@@ -184,7 +184,7 @@ impl<D: Driver> CudaBackend<D> {
         peers: &Peers,
         rows: &all_reduce::Rows,
     ) -> Result<(), OpError> {
-        let shots = all_reduce::shots_for(num_rows);
+        let shots = (all_reduce::shots_for(num_rows), self.wire);
         all_reduce::launch(&mut self.stream, &peers.link, &peers.layout, shots, operation, num_rows, rows)
     }
 }
@@ -221,6 +221,8 @@ impl<D: Driver> CudaBackend<D> {
         };
         let add = |backend: &mut Self, shots: Shots, rows: usize| {
             let (link, layout) = (&peers.link, &peers.layout);
+            // Known numbers have more bits than bf16.
+            let shots = (shots, Wire::F32);
             all_reduce::launch(&mut backend.stream, link, layout, shots, Operation::Links, rows, &sum)
         };
         for shots in [Shots::One, Shots::Two] {

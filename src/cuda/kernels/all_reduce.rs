@@ -14,7 +14,11 @@ const THREADS: u32 = 256;
 pub const MAX_RANKS: usize = 8;
 
 /// The declaration. One block of a multiprocessor is enough: what is in flight is not what bounds it.
-pub const KERNEL: Kernel = plain!("all_reduce", &["all_reduce_one_shot", "all_reduce_two_shot"], 168);
+pub const KERNEL: Kernel = plain!(
+    "all_reduce",
+    &["all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_one_shot_bf16", "all_reduce_two_shot_bf16"],
+    168
+);
 
 /// `LinkState` in `peer.cuh`: what a rank knows of its exchanges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -149,6 +153,16 @@ pub enum Shots {
     Two,
 }
 
+/// What crosses between ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// Parts and sums in f32.
+    #[default]
+    F32,
+    /// Both rounded to bf16: half of the bytes.
+    Bf16,
+}
+
 /// Where an area has what. Sizes are those of the largest step that one launch takes; more rows take more launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
@@ -205,7 +219,7 @@ pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     link: &Link,
     layout: &Layout,
-    shots: Shots,
+    (shots, wire): (Shots, Wire),
     operation: Operation,
     num_rows: usize,
     rows: &Rows,
@@ -215,9 +229,15 @@ pub fn launch<D: Driver>(
     while first < num_rows {
         // In two shots each rank has a row to sum.
         let shots = if num_rows - first < layout.world { Shots::One } else { shots };
-        let (name, capacity, parts) = match shots {
-            Shots::One => ("all_reduce_one_shot", layout.capacity[0], parts_one),
-            Shots::Two => ("all_reduce_two_shot", layout.capacity[1], parts_two),
+        let (capacity, parts) = match shots {
+            Shots::One => (layout.capacity[0], parts_one),
+            Shots::Two => (layout.capacity[1], parts_two),
+        };
+        let name = match (shots, wire) {
+            (Shots::One, Wire::F32) => "all_reduce_one_shot",
+            (Shots::Two, Wire::F32) => "all_reduce_two_shot",
+            (Shots::One, Wire::Bf16) => "all_reduce_one_shot_bf16",
+            (Shots::Two, Wire::Bf16) => "all_reduce_two_shot_bf16",
         };
         let count = capacity.min(num_rows - first);
         let at = |address: u64, size: usize| match address {
