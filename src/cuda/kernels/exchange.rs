@@ -71,7 +71,7 @@ impl Layout {
         self.query_bytes() + 4 * self.world * self.rows * parts
     }
 
-    /// Bytes of the words of [`meet`], 0 at first.
+    /// Bytes of the words of [`Exchange::meet`], 0 at first.
     pub fn meeting_bytes(&self) -> usize {
         self.world * size_of::<u64>()
     }
