@@ -54,11 +54,11 @@ fn the_published_system_has_more_room_than_published() {
             .map(|split| estimate.layouts.iter().find(|layout| layout.split == split).unwrap().kv_tokens)
     };
     let [sharded, whole] = tokens(&Request { utilisation: 0.99, ..published.clone() });
-    assert!(sharded.abs_diff(1_919_000) < 2_000 && whole.abs_diff(499_000) < 1_000, "{sharded} {whole}");
+    assert!(sharded.abs_diff(1_919_000) < 19_000 && whole.abs_diff(499_000) < 5_000, "{sharded} {whole}");
     // With the nine tenths that other engines take, and the least of what is called 96 GB.
-    assert!(tokens(&published)[0].abs_diff(996_000) < 2_000, "{}", tokens(&published)[0]);
+    assert!(tokens(&published)[0].abs_diff(996_000) < 10_000, "{}", tokens(&published)[0]);
     let least = Request { devices: DeviceSet::parse("4x96GB").unwrap(), ..published };
-    assert!(tokens(&least)[0].abs_diff(398_000) < 2_000, "{}", tokens(&least)[0]);
+    assert!(tokens(&least)[0].abs_diff(398_000) < 10_000, "{}", tokens(&least)[0]);
     let table = table(&Estimate::new(&least));
     assert_eq!(table.matches("full contexts at once").count(), 2);
 }
