@@ -20,7 +20,6 @@
 // Tried:   not measured on a device; runs on 2, 4 and 8 emulated ones.
 
 #include "peer.cuh"
-#include "last_block.cuh"
 #include "norm.cuh"
 
 struct AllReduceParams {
@@ -226,30 +225,12 @@ __device__ __forceinline__ void finish(
     }
 }
 
-// The number of this sum; the order of what was emptied goes along with what follows.
-__device__ __forceinline__ u32 begin_sum(const AllReduceParams& params) {
-    if (threadIdx.x == 0) {
-        system_fence();
-    }
-    return params.link.state->epoch;
-}
-
-__device__ __forceinline__ void end_sum(const AllReduceParams& params, u32 epoch) {
-    __syncwarp();
-    if (threadIdx.x == 0) {
-        system_fence();
-    }
-    if (is_last_block(&params.link.state->blocks_done) && threadIdx.x == 0) {
-        params.link.state->epoch = epoch + 1;
-    }
-}
-
 template <bool NARROW>
 __device__ __forceinline__ void one_shot(const AllReduceParams& params) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
-    const u32 begun = exchange_begins();
-    const u32 epoch = begin_sum(params);
+    const Exchange exchange = begin_exchange(link);
+    const u32 epoch = exchange.epoch;
     const auto first = [&](u32 source) { return static_cast<i64>((epoch % 2 * link.world + source) * params.capacity); };
     for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
         for_columns(params, [&](int, int column) {
@@ -269,8 +250,7 @@ __device__ __forceinline__ void one_shot(const AllReduceParams& params) {
         });
         finish(params, sums, row, warp_sums);
     }
-    end_sum(params, epoch);
-    exchange_ends(link, begun);
+    end_exchange(link, exchange);
 }
 
 // Row t is summed by rank t % n, as its row t / n.
@@ -279,8 +259,8 @@ __device__ __forceinline__ void two_shot(const AllReduceParams& params) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
     const int world = static_cast<int>(link.world);
-    const u32 begun = exchange_begins();
-    const u32 epoch = begin_sum(params);
+    const Exchange exchange = begin_exchange(link);
+    const u32 epoch = exchange.epoch;
     const i64 part = params.capacity / world;
     const auto first_part = [&](u32 source) { return (epoch % 2 * world + source) * part; };
     const i64 first_sum = static_cast<i64>(epoch % 2) * params.capacity;
@@ -327,8 +307,7 @@ __device__ __forceinline__ void two_shot(const AllReduceParams& params) {
         });
         finish(params, sums, row, warp_sums);
     }
-    end_sum(params, epoch);
-    exchange_ends(link, begun);
+    end_exchange(link, exchange);
 }
 
 #define KERNEL(name, body)                                                            \

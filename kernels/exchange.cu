@@ -16,7 +16,6 @@
 // Tried:   not measured on a device; runs on 2, 4 and 8 emulated ones.
 
 #include "peer.cuh"
-#include "last_block.cuh"
 #include "mla.cuh"
 #include "mla_pass.cuh"
 
@@ -69,24 +68,6 @@ __device__ __forceinline__ float4 values_of(uint4 words) {
     return make_float4(__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z), __uint_as_float(words.w));
 }
 
-// The number of this exchange; the order of what was emptied goes along with what follows. Both as in all_reduce.cu.
-__device__ __forceinline__ u32 begin_exchange(const ExchangeParams& params) {
-    if (threadIdx.x == 0) {
-        system_fence();
-    }
-    return params.link.state->epoch;
-}
-
-__device__ __forceinline__ void end_exchange(const ExchangeParams& params, u32 epoch) {
-    __syncwarp();
-    if (threadIdx.x == 0) {
-        system_fence();
-    }
-    if (is_last_block(&params.link.state->blocks_done) && threadIdx.x == 0) {
-        params.link.state->epoch = epoch + 1;
-    }
-}
-
 // A thread takes what the same thread of another rank has put.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_queries(const __grid_constant__ ExchangeParams params) {
     begin_kernel();
@@ -95,8 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_queries(const 
     if (num_rows == 0) {
         return;
     }
-    const u32 begun = exchange_begins();
-    const u32 epoch = begin_exchange(params);
+    const Exchange exchange = begin_exchange(link);
     const int row_values = most_heads(params) * params.width;
     const int thread = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
     const auto queries_of = [&](int row, u32 rank) {
@@ -119,12 +99,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_queries(const 
             const int row = i / fours, at = 4 * (i % fours);
             u8* here = place(params, link.rank, source, row, row_values) + at * sizeof(float);
             uint4 words = look(here);
-            take(words, here, link, params.operation, source, epoch);
+            take(words, here, link, params.operation, source, exchange.epoch);
             store_four(queries_of(row, source) + at, values_of(words));
         }
     }
-    end_exchange(params, epoch);
-    exchange_ends(link, begun);
+    end_exchange(link, exchange);
 }
 
 // Merges what the ranks have of a row and one of this rank's heads. A warp has a head, a lane the values 4 * lane .. + 3 and every
@@ -208,8 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_attended(const
     if (num_rows == 0) {
         return;
     }
-    const u32 begun = exchange_begins();
-    const u32 epoch = begin_exchange(params);
+    const Exchange exchange = begin_exchange(link);
     const int row_values = most_heads(params) * (params.width + BEHIND);
     const int warp = (blockIdx.x * THREADS + threadIdx.x) / 32, warps = gridDim.x * THREADS / 32, lane = threadIdx.x % 32;
     for (u32 other = 1; other < link.world; ++other) {
@@ -229,10 +207,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_attended(const
     }
     const int heads = heads_of(params, link.rank);
     for (int i = warp; i < num_rows * heads; i += warps) {
-        merge_ranks(params, i / heads, i % heads, epoch, row_values);
+        merge_ranks(params, i / heads, i % heads, exchange.epoch, row_values);
     }
-    end_exchange(params, epoch);
-    exchange_ends(link, begun);
+    end_exchange(link, exchange);
 }
 
 struct MeetParams {

@@ -6,6 +6,7 @@
 // PTX ISA, memory consistency model: accesses here are relaxed, of system scope, and strong on both sides; of a vector each word
 // comes by itself. tests/emulated/ranks.rs runs this in random orders, with stores that come late.
 
+#include "last_block.cuh"
 #include "types.cuh"
 
 // Polls between looks at the clock and at the word that ends all waits.
@@ -41,18 +42,35 @@ __device__ __forceinline__ u64 nanoseconds() {
 // 2^20 ns, about a millisecond: a wait keeps one register of time.
 __device__ __forceinline__ u32 ticks() { return static_cast<u32>(nanoseconds() >> 20); }
 
-// Of an exchange that has begun; 0 in all threads but the first of the grid, which tells how long it took.
-__device__ __forceinline__ u32 exchange_begins() {
-    return threadIdx.x == 0 && blockIdx.x == 0 ? static_cast<u32>(nanoseconds() >> 10) : 0;
+__device__ __forceinline__ void system_fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// An exchange of a launch, which all blocks begin and end.
+struct Exchange {
+    u32 epoch;  // its number
+    u32 begun;  // in units of 2^10 ns, of the first thread of the grid, which tells how long it took; else 0
+};
+
+// The order of what was emptied goes along with what follows.
+__device__ __forceinline__ Exchange begin_exchange(const Link& link) {
+    if (threadIdx.x == 0) {
+        system_fence();
+    }
+    const bool is_first = threadIdx.x == 0 && blockIdx.x == 0;
+    return {link.state->epoch, is_first ? static_cast<u32>(nanoseconds() >> 10) : 0};
 }
 
-__device__ __forceinline__ void exchange_ends(const Link& link, u32 begun) {
+__device__ __forceinline__ void end_exchange(const Link& link, const Exchange& exchange) {
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        system_fence();
+    }
+    if (is_last_block(&link.state->blocks_done) && threadIdx.x == 0) {
+        link.state->epoch = exchange.epoch + 1;
+    }
     if (threadIdx.x == 0 && blockIdx.x == 0) {
-        link.state->busy += static_cast<u32>(nanoseconds() >> 10) - begun;
+        link.state->busy += static_cast<u32>(nanoseconds() >> 10) - exchange.begun;
     }
 }
-
-__device__ __forceinline__ void system_fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 __device__ __forceinline__ void put(u8* to, uint4 words) {
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};"

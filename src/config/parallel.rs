@@ -81,7 +81,7 @@ pub enum Collectives {
     /// In their memory if they reach it.
     #[default]
     Auto,
-    /// In their memory.
+    /// In the memory of the GPUs.
     Peer,
     /// In the host's memory.
     Host,

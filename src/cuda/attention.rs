@@ -100,7 +100,7 @@ pub struct Addresses {
     pub rounded: u64,
     /// First row of the layer in the cache.
     pub cache: u64,
-    /// The same of every rank, where ranks have parts of it.
+    /// First row of the layer in the cache of every rank, where each has a part of it.
     pub caches: Option<[u64; MAX_RANKS]>,
     /// Shape of the cache, on this rank.
     pub cache_shape: CacheShape,
@@ -138,11 +138,11 @@ pub struct Attention {
 /// form it reads all keys where they are.
 #[derive(Debug, Clone, Copy)]
 pub struct ContextParts {
-    /// Its part.
+    /// Part of every block that this rank holds.
     pub block: BlockParts,
     /// Sizes of all heads.
     pub all: MlaShape,
-    /// What ranks give one another.
+    /// Exchange of queries and of results with the other ranks.
     pub exchange: Exchange,
 }
 

@@ -69,7 +69,7 @@ pub struct CudaBackend<D: Driver> {
     wait: Duration,
     /// In which type sums cross between ranks.
     wire: Wire,
-    /// Who is told how long exchanges take.
+    /// Times of exchanges, shared with the metrics.
     exchange_times: Option<Arc<ExchangeTimes>>,
     /// Values that the host asked for last.
     host: Vec<f32>,

@@ -35,11 +35,7 @@ pub trait Driver: Send + 'static {
     /// Memory with this content that kernels of other devices reach too, at a multiple of 256; the content is there when the call
     /// returns.
     fn share(&mut self, content: &[u8]) -> Result<u64, DriverError> {
-        let address = self.allocate(content.len().max(1))?;
-        self.upload(address, content)?;
-        let transfer = self.download(address, 1)?;
-        self.finish(transfer, &mut Vec::new())?;
-        Ok(address)
+        allocate_with(self, content)
     }
     /// Sets bytes of device memory to 0.
     fn zero(&mut self, address: u64, bytes: usize) -> Result<(), DriverError>;
@@ -93,6 +89,15 @@ pub trait Driver: Send + 'static {
     /// Enqueues `y [m, n] f32 = x [m, k] bf16 * (w [n, k] bf16)^T` by the vendor's library, which is open, or adds it to y; `shape` is
     /// `[m, n, k]`, `at` the addresses `[w, x, y]`. The first product of a shape is not recorded.
     fn vendor_product(&mut self, shape: [usize; 3], at: [u64; 3], add: bool) -> Result<(), DriverError>;
+}
+
+/// Device memory with this content, which is there when the call returns.
+pub(super) fn allocate_with<D: Driver + ?Sized>(driver: &mut D, content: &[u8]) -> Result<u64, DriverError> {
+    let address = driver.allocate(content.len().max(1))?;
+    driver.upload(address, content)?;
+    let transfer = driver.download(address, 1)?;
+    driver.finish(transfer, &mut Vec::new())?;
+    Ok(address)
 }
 
 /// Identifies a [`Driver::download`] that is not finished.

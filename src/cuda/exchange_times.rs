@@ -15,7 +15,7 @@ impl ExchangeTimes {
         Self((0..ranks).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// By rank.
+    /// Seconds of each rank.
     pub fn seconds(&self) -> Vec<f64> {
         let seconds = |units: &AtomicU64| (units.load(Ordering::Relaxed) * UNIT_NANOSECONDS) as f64 * 1e-9;
         self.0.iter().map(seconds).collect()

@@ -553,20 +553,18 @@ fn a_rank_that_stops_ends_the_engine_with_its_name() {
     if on_gpu() {
         return;
     }
-    // The check of the links and the warm-up take a hundred sums.
+    // The check of the links and the warm-up take a hundred exchanges.
     let stops = ends_with(WHOLE, |program| {
-        let begin = "    const u32 epoch = begin_sum(params);\n";
-        assert!(program.kernel != "all_reduce" || program.text.matches(begin).count() == 2);
-        let stop = format!("{begin}    if (epoch > 200) {{\n        return;\n    }}\n");
-        program.text = program.text.replace(begin, &stop);
+        if program.kernel == "all_reduce" {
+            stop_at::<200>(program);
+        }
     });
     let Some(reason) = stops else { return };
     assert!(reason.contains("for rank 1 in the sum behind") && reason.contains("exchange 2"), "{reason}");
     let stops = ends_with(parts(1), |program| {
-        let begin = "    const u32 epoch = begin_exchange(params);\n";
-        assert!(program.kernel != "exchange" || program.text.matches(begin).count() == 2);
-        let stop = format!("{begin}    if (epoch > 300) {{\n        return;\n    }}\n");
-        program.text = program.text.replace(begin, &stop);
+        if program.kernel == "exchange" {
+            stop_at::<300>(program);
+        }
     });
     let reason = stops.unwrap();
     assert!(reason.contains("for rank 1 in the exchange of") && reason.contains("exchange 3"), "{reason}");
@@ -679,10 +677,11 @@ fn lose_a_device(seed: u64) -> Option<String> {
 
 /// Lets the exchanges of a device end at once from a number of them on.
 fn stop_at<const EXCHANGES: u32>(program: &mut Program) {
-    for begin in ["const u32 epoch = begin_sum(params);\n", "const u32 epoch = begin_exchange(params);\n"] {
-        let stop = format!("{begin}    if (epoch > {EXCHANGES}) {{\n        return;\n    }}\n");
-        program.text = program.text.replace(begin, &stop);
-    }
+    let begin = "    const Exchange exchange = begin_exchange(link);\n";
+    let is_exchange = ["all_reduce", "exchange"].contains(&program.kernel.as_str());
+    assert_eq!(program.text.matches(begin).count(), if is_exchange { 2 } else { 0 }, "{}", program.kernel);
+    let stop = format!("{begin}    if (exchange.epoch > {EXCHANGES}) {{\n        return;\n    }}\n");
+    program.text = program.text.replace(begin, &stop);
 }
 
 /// So many random losses. None hangs, or this would not end; each says what was lost, or who was waited for.

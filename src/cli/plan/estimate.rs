@@ -280,7 +280,7 @@ fn layout(request: &Request<'_>, split: Split, usable_bytes: f64) -> LayoutPlan 
     }
 }
 
-/// What the engine takes on one device beside weights and cache: the workspace of its largest step, and what its plan sets aside for
+/// Bytes of one device beside weights and cache: the workspace of the engine's largest step, and the reserve of its memory plan for
 /// recordings and for what allocations lose.
 fn workspace_bytes(request: &Request<'_>, split: Split) -> f64 {
     let (b, world) = (request.blueprint, request.devices.count);

@@ -53,7 +53,7 @@ pub(super) fn plan(args: &PlanArgs) -> ExitCode {
     if estimate.layouts.iter().any(|layout| layout.fits) { printed } else { ExitCode::FAILURE }
 }
 
-/// What flags, or else a profile, say.
+/// Lengths, sequences, cache type and share of the memory of a plan, by its flags or else by its profile.
 struct Choices {
     kv: CacheDType,
     max_model_len: Option<usize>,

@@ -61,7 +61,7 @@ pub(super) enum SwigluMatrices {
 }
 
 impl Experts {
-    /// Their numbers.
+    /// Numbers of these experts.
     pub(super) fn held(&self) -> Held {
         let count = match &self.weights {
             SwigluMatrices::Rows(experts) => experts.gate.count,

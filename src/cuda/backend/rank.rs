@@ -43,7 +43,7 @@ pub(super) struct Peers {
     wait: Duration,
     /// Downloads of the [`LinkState`] behind each call of `sample`.
     asked: VecDeque<(Ticket, Transfer)>,
-    /// [`LinkState::busy`] of the last one, and who is told of it.
+    /// [`LinkState::busy`] of the last download, and the times that it is added to.
     busy: u32,
     times: Option<Arc<ExchangeTimes>>,
 }
@@ -286,7 +286,7 @@ impl<D: Driver> Rank for CudaBackend<D> {
         self.share = share;
     }
 
-    /// What is in front of the heads, and the routers, are stored in BF16 or packed.
+    /// Weights in front of the heads and of the routers are stored in BF16 or packed.
     const COPY_BYTES: usize = 2;
 
     fn rank_needs(

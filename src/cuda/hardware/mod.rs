@@ -25,6 +25,7 @@ use cudarc::driver::sys::{
     CUlaunchConfig, CUmodule, CUstream,
 };
 
+use super::driver::allocate_with;
 use super::{Arch, Device, Driver, DriverError, KernelCache, LaunchShape, Program, Transfer};
 use context::{Context, Owned, Pinned};
 pub use cublaslt::has_cublaslt;
@@ -55,7 +56,7 @@ pub struct Hardware {
     /// By address.
     /// Whether what other devices reach lies in the host's memory.
     shares_host_memory: bool,
-    /// Such memory.
+    /// Host memory that other devices reach.
     shared: Vec<Pinned>,
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
@@ -255,20 +256,16 @@ impl Driver for Hardware {
     }
 
     fn share(&mut self, content: &[u8]) -> Result<u64, DriverError> {
-        if self.shares_host_memory {
-            self.enter("cuMemHostAlloc")?;
-            let memory = self.context.pinned(content.len().max(1))?;
-            // SAFETY: the memory has the bytes, and no device knows its address yet.
-            unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), memory.pointer(), content.len()) };
-            // One address on the host and on all devices (CUDA C++ Programming Guide, "Unified Virtual Address Space").
-            let address = memory.pointer() as u64;
-            self.shared.push(memory);
-            return Ok(address);
+        if !self.shares_host_memory {
+            return allocate_with(self, content);
         }
-        let address = self.allocate(content.len().max(1))?;
-        self.upload(address, content)?;
-        let transfer = self.download(address, 1)?;
-        self.finish(transfer, &mut Vec::new())?;
+        self.enter("cuMemHostAlloc")?;
+        let memory = self.context.pinned(content.len().max(1))?;
+        // SAFETY: the memory has the bytes, and no device knows its address yet.
+        unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), memory.pointer(), content.len()) };
+        // One address on the host and on all devices (CUDA C++ Programming Guide, "Unified Virtual Address Space").
+        let address = memory.pointer() as u64;
+        self.shared.push(memory);
         Ok(address)
     }
 

@@ -81,9 +81,9 @@ impl Layout {
 /// when the other has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// The rank's place.
+    /// Place of the rank among the others.
     pub link: Link,
-    /// Sizes.
+    /// Sizes of the places.
     pub layout: Layout,
     /// Offset in an area of [`Layout::bytes`].
     pub places: u64,
@@ -102,7 +102,7 @@ pub struct Rows {
     pub from: u64,
     /// Of the parts' rows.
     pub statistics: u64,
-    /// What it gets.
+    /// Result of the exchange.
     pub to: u64,
     /// The same in bf16, or 0.
     pub rounded: u64,

@@ -49,7 +49,7 @@ pub struct Params {
     pub rotations: u64,
     /// `[H * (N + V), C]` of the function's type: per head N rows of W_UK, then V of W_UV.
     pub kv_up: u64,
-    /// One layer.
+    /// Cached rows of one layer.
     pub cache: CacheParts,
     /// Block ids of the sequence, u32, from position 0 on.
     pub block_table: u64,

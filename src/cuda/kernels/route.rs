@@ -69,12 +69,12 @@ pub struct TilesParams {
 pub struct Held {
     /// Number of the first one.
     pub first: u32,
-    /// How many.
+    /// Number of experts.
     pub count: u32,
 }
 
 impl Held {
-    /// None.
+    /// No expert.
     pub const NONE: Self = Self { first: 0, count: 0 };
 
     /// All of so many.

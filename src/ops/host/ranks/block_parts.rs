@@ -32,7 +32,7 @@ impl BlockParts {
         }
     }
 
-    /// The rank.
+    /// Rank that holds these parts.
     pub fn share(&self) -> Share {
         self.share
     }

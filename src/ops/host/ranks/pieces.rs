@@ -9,7 +9,7 @@ use perigee_numbers::quant::StoredMatrix;
 
 /// A matrix, or a part of one.
 pub enum Piece<'a> {
-    /// As stored.
+    /// The matrix as it is stored.
     Whole(StoredMatrix<'a>),
     /// Cut out for a rank.
     Part(Part<'a>),
