@@ -2,12 +2,14 @@
 // of all heads to its own keys; what comes of them goes back to the ranks whose heads they are, and is merged there.
 // Source:  softmax in parts: Milakov, Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867, section 3.1; parts of a
 //          sequence on ranks: Liu et al., "Ring Attention", arXiv 2310.01889. Twin: src/cuda/kernels/exchange.rs.
-// Spec:    ops/host/ranks/rank.rs `attend_absorbed_by_heads`.
-// Legend:  A rows of a pass, C most rows of one, H heads of all ranks, h those of a rank, n ranks, W values of a query head or V of a value.
+// Spec:    ops/host/ranks/rank.rs `attend_absorbed`, `attend_absorbed_by_heads`.
+// Legend:  A rows of a pass, C most rows of one, H heads of all ranks, h those of a rank, n ranks, W values of a query head or V of a value;
+//          of latents W is their width with the rope key, V without, and T is A.
 // Shapes:  query [T, h*W] f32; queries [A, H*W] f32; partial [A, H*V] f32 with statistics [A, H, 2]; attended [T, h*V] f32.
 //          Areas: [n, C, h*W] f32 for queries, [n, C, h*(V+4)] f32 for parts.
 // Traffic: bytes that come in for a row: 4*(H-h)*W, then 4*(n-1)*h*(V+4).
-// Floor:   H=64 W=192 V=128 n=4: 36.9 + 25.3 KB a row -> 1.2 us at 53 GB/s (PCIe 5), and the latency of a store to a peer, twice.
+// Floor:   H=64 n=4: heads, W=192 V=128, 36.9 + 25.3 KB a row -> 1.2 us at 53 GB/s (PCIe 5); latents, W=576 V=512, 110.6 + 99.1 KB -> 4.0 us;
+//          and the latency of a store to a peer, twice.
 // Grid:    blocks of 256 threads, no more than are resident at once: blocks wait for those of other ranks.
 // Order:   parts are merged by rank: largest score, then the weights of the ranks, then the values, each in the order of the ranks.
 // Reuse:   a place is emptied by who has read it. Behind each exchange of queries comes one of parts before the next: a peer that gives
@@ -31,6 +33,8 @@ struct ExchangeParams {
     int width;                // W or V, a multiple of 4
     int capacity;             // C
     u32 operation;            // for the report of a wait that did not end
+    u32 is_latent;            // 1: heads are latents, and also `from` of queries and `to` of attended have the rows of the pass
+    u32 padding;
 };
 
 constexpr int THREADS = 256;
@@ -47,6 +51,11 @@ __device__ __forceinline__ int first_head(const ExchangeParams& params, u32 rank
 
 __device__ __forceinline__ int heads_of(const ExchangeParams& params, u32 rank) {
     return first_head(params, rank + 1) - first_head(params, rank);
+}
+
+// Where this rank has a row of the pass.
+__device__ __forceinline__ i64 own_row(const ExchangeParams& params, int row) {
+    return params.is_latent ? row : rows_of(params.pass)[row].row;
 }
 
 // Most heads of a rank.
@@ -85,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) exchange_queries(const 
     const int own = heads_of(params, link.rank) * params.width, own_fours = own / 4;
     for (int i = thread; i < num_rows * own_fours; i += step) {
         const int row = i / own_fours, at = 4 * (i % own_fours);
-        const float4 four = four_of(params.from + static_cast<i64>(rows_of(params.pass)[row].row) * own + at);
+        const float4 four = four_of(params.from + own_row(params, row) * own + at);
         for (u32 other = 1; other < link.world; ++other) {
             const u32 there = (link.rank + other) % link.world;
             put4(place(params, there, link.rank, row, row_values) + at * sizeof(float), four);
@@ -135,7 +144,7 @@ __device__ __forceinline__ void merge_ranks(const ExchangeParams& params, int ro
     for (u32 rank = 0; rank < MAX_RANKS; ++rank) {
         total = __fadd_rn(total, __shfl_sync(ALL_LANES, weight, rank));
     }
-    const i64 to = (static_cast<i64>(rows_of(params.pass)[row].row) * heads_of(params, link.rank) + head) * params.width;
+    const i64 to = (own_row(params, row) * heads_of(params, link.rank) + head) * params.width;
 #pragma unroll 1
     for (int first = 0; first < params.width; first += 128) {
         const int column = first + 4 * lane;

@@ -64,11 +64,11 @@ __device__ __forceinline__ void absorb(const MlaDecodeParams& params) {
         __syncthreads();
         for (int i = 4 * threadIdx.x; i < ROWS * width; i += 4 * ABSORB_THREADS) {
             const int r = i / width, at = i % width;
-            const bool present = first + r < num_rows && rows_of(params.pass)[first + r].num_keys > 0;
+            const bool present = first + r < num_rows && (rows_of(params.pass)[first + r].num_keys > 0 || params.part == Part::LATENTS);
             float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (present) {
                 const i64 row = rows_of(params.pass)[first + r].row;
-                const i64 place = params.row_statistics == nullptr ? row : first + r;
+                const i64 place = params.part == Part::HEADS ? first + r : row;
                 four = query_four(params.query + (place * params.num_heads + head) * width,
                                   params.rotations + row * params.rope, nope, params.rope, at);
             }
@@ -420,6 +420,51 @@ __device__ __forceinline__ void merge_row(
     }
 }
 
+// In place of the type of the items' sums: rows are merged already, as `latents` [A, H, C] f32.
+struct Merged {};
+template <typename Sum>
+constexpr bool IS_MERGED = false;
+template <>
+constexpr bool IS_MERGED<Merged> = true;
+
+// COUNT rows that are merged already. Rows behind the last one are 0.
+template <int COUNT>
+__device__ __forceinline__ void read_rows(
+    const MlaDecodeParams& params, int first, int head, int num_rows, float4 (&merged)[COUNT][MAX_LATENT / 4]) {
+    const int fours = params.latent / 4;
+    for (int i = threadIdx.x; i < COUNT * fours; i += COMBINE_THREADS) {
+        const int r = i / fours, at = i % fours;
+        const i64 row = static_cast<i64>(first + r) * params.num_heads + head;
+        merged[r][at] = first + r < num_rows ? four_of(static_cast<const float*>(params.latents) + row * params.latent + 4 * at)
+                                             : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+}
+
+__device__ __forceinline__ void store_statistics(const MlaDecodeParams& params, int index, int head, float2 of_row) {
+    reinterpret_cast<float2*>(params.row_statistics)[static_cast<i64>(index) * params.num_heads + head] = of_row;
+}
+
+// Merges the items of a row into latents [A, H, C] of f32 at `attended`, divided by the sum, with their statistics. A block has one head of
+// a row.
+template <typename Sum>
+__device__ __forceinline__ void merge(const MlaDecodeParams& params) {
+    __shared__ float4 merged[1][MAX_LATENT / 4];
+    __shared__ float2 of_rows[1];
+    const int head = blockIdx.y, num_rows = params.pass->num_rows, fours = params.latent / 4;
+    for (int index = blockIdx.x; index < num_rows; index += gridDim.x) {
+        merge_row<Sum>(params, index, head, num_rows, merged, of_rows);
+        __syncthreads();
+        float* to = params.attended + (static_cast<i64>(index) * params.num_heads + head) * params.latent;
+        for (int i = threadIdx.x; i < fours; i += COMBINE_THREADS) {
+            store_four(to + 4 * i, merged[0][i]);
+        }
+        if (threadIdx.x == 0) {
+            store_statistics(params, index, head, of_rows[0]);
+        }
+        __syncthreads();
+    }
+}
+
 // Merges the items of a row, divides, multiplies by W_UV. A block has one head of COUNT rows, and its share of the V values of
 // a head (blockIdx.z).
 template <typename Weight, typename Sum, int COUNT>
@@ -435,12 +480,14 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
     const int first_value = blockIdx.z * share, last_value = min(first_value + share, params.value);
 
     for (int first = blockIdx.x * COUNT; first < num_rows; first += gridDim.x * COUNT) {
-        merge_row<Sum>(params, first, head, num_rows, merged, of_rows);
+        if constexpr (IS_MERGED<Sum>) {
+            read_rows(params, first, head, num_rows, merged);
+        } else {
+            merge_row<Sum>(params, first, head, num_rows, merged, of_rows);
+        }
         __syncthreads();
-        if (params.row_statistics != nullptr && blockIdx.z == 0 && threadIdx.x < min(COUNT, num_rows - first)) {
-            const i64 at = static_cast<i64>(first + threadIdx.x) * params.num_heads + head;
-            params.row_statistics[2 * at] = of_rows[threadIdx.x].x;
-            params.row_statistics[2 * at + 1] = of_rows[threadIdx.x].y;
+        if (!IS_MERGED<Sum> && params.part == Part::HEADS && blockIdx.z == 0 && threadIdx.x < min(COUNT, num_rows - first)) {
+            store_statistics(params, first + threadIdx.x, head, of_rows[threadIdx.x]);
         }
         // A lane's columns of every row.
         float4 own[COUNT][LATENT_STEPS];
@@ -472,9 +519,9 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
                 const float product = warp_sum(products[r]);
                 if (lane == 0 && first + r < num_rows) {
                     const RowEntry entry = rows_of(params.pass)[first + r];
-                    const i64 row = params.row_statistics == nullptr ? entry.row : first + r;
+                    const i64 row = params.part == Part::HEADS ? first + r : entry.row;
                     const i64 at = (row * params.num_heads + head) * params.value + v;
-                    const float value = entry.num_keys > 0 ? product : 0.0f;
+                    const float value = entry.num_keys > 0 || params.part == Part::LATENTS ? product : 0.0f;
                     params.attended[at] = value;
                     if (params.rounded != nullptr) {
                         params.rounded[at] = bf16_of(value);
@@ -504,3 +551,9 @@ KERNEL(mla_combine_bf16_f16, COMBINE_THREADS, (combine<bf16, f16, ROWS>))
 KERNEL(mla_combine_row_f32, COMBINE_THREADS, (combine<float, float, 1>))
 KERNEL(mla_combine_row_bf16, COMBINE_THREADS, (combine<bf16, float, 1>))
 KERNEL(mla_combine_row_bf16_f16, COMBINE_THREADS, (combine<bf16, f16, 1>))
+KERNEL(mla_merge_f32, COMBINE_THREADS, merge<float>)
+KERNEL(mla_merge_f16, COMBINE_THREADS, merge<f16>)
+KERNEL(mla_project_f32, COMBINE_THREADS, (combine<float, Merged, ROWS>))
+KERNEL(mla_project_bf16, COMBINE_THREADS, (combine<bf16, Merged, ROWS>))
+KERNEL(mla_project_row_f32, COMBINE_THREADS, (combine<float, Merged, 1>))
+KERNEL(mla_project_row_bf16, COMBINE_THREADS, (combine<bf16, Merged, 1>))

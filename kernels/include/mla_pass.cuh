@@ -31,6 +31,13 @@ struct Pass {
     u32 num_items;
 };
 
+// Whose keys and heads a launch has, where ranks hold a part of every block each.
+enum class Part : int {
+    WHOLE,    // all keys: query and attended have the rows of the step
+    HEADS,    // this rank's keys and the heads of all ranks: query and attended have the rows of the pass
+    LATENTS,  // this rank's heads, whose keys lie on all ranks: rows without keys here have some elsewhere
+};
+
 // All sizes are multiples of 4 and positive, and at most the bounds above. Arrays begin at multiples of 16 bytes, lists
 // and tables at multiples of 4.
 struct MlaDecodeParams {
@@ -45,7 +52,7 @@ struct MlaDecodeParams {
     void* latents;            // [I, H, C]: weighted sum of latents, from decode to combine; f32, or f16 over F16_SUMS
     float* attended;          // [T, H * V]
     bf16* rounded;            // [T, H * V], attended in bf16, or null
-    float* row_statistics;    // [A, H, 2]: those of a row, or null; with them query and attended have the rows of the pass, not of the step
+    float* row_statistics;    // [A, H, 2]: those of a row, of HEADS and of merge
     int num_heads;            // H
     int nope;                 // N
     int rope;                 // R
@@ -54,6 +61,8 @@ struct MlaDecodeParams {
     int block_size;           // tokens of a block
     int row_bytes;            // bytes of a cached row
     float scale;              // factor on scores
+    Part part;                // of the keys and heads
+    u32 padding;
     Ahead ahead;              // fetched by the decode kernel of Hopper
 };
 

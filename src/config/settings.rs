@@ -288,12 +288,6 @@ mod tests {
         check_violation(on_gpus(9, |_| ()), ("device", "ranks", "at most 8 with device.backend = cuda"));
         check_violation(on_gpus(4, |p| p.context = 2), ("parallel", "context", "0, 1 or device.ranks (4)"));
         check_violation(on_gpus(4, |p| p.expert = 3), ("parallel", "expert", "must divide device.ranks (4)"));
-        let latents = crate::config::parallel::AttentionExchangeChoice::Latents;
-        let edit = move |s: &mut Settings| {
-            on_gpus(2, |_| ())(s);
-            s.parallel.attention_exchange = latents;
-        };
-        check_violation(edit, ("parallel", "attention_exchange", "auto or heads"));
         let edit =
             on_gpus(2, |p| (p.context, p.collectives) = (2, crate::config::parallel::Collectives::Host));
         check_violation(edit, ("parallel", "collectives", "auto or peer with parallel.context above 1"));

@@ -6,7 +6,7 @@
 use super::kernels::ahead::Ahead;
 use super::kernels::all_reduce::MAX_RANKS;
 use super::kernels::exchange::{Exchange, Rows};
-use super::kernels::mla_decode::CombineTypes;
+use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
     mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
@@ -15,7 +15,9 @@ use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_numbers::tensor::DType;
 use perigee_ops::host::BlockParts;
-use perigee_ops::{Activations, CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect};
+use perigee_ops::{
+    Activations, AttentionExchange, CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect,
+};
 
 /// Bounds of one [`Attention`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +148,13 @@ pub struct ContextParts {
     pub exchange: Exchange,
 }
 
+impl ContextParts {
+    /// Sizes of all heads, and what is exchanged.
+    fn exchanged(&self) -> (&MlaShape, AttentionExchange) {
+        (&self.all, self.exchange.layout.form())
+    }
+}
+
 /// Bytes to which the parts of the scratch are aligned.
 const PART_ALIGNMENT: u64 = 256;
 
@@ -171,22 +180,25 @@ impl AttentionCapacity {
         }
     }
 
-    /// Latent queries, statistics and latents of the absorbed form; where ranks have parts of the keys, `exchanged` rows of queries, of
-    /// what comes of them, and of its statistics.
-    fn absorbed_parts(&self, shape: &MlaShape, exchanged: bool) -> ([u64; 6], u64) {
+    /// Latent queries, statistics and latents of the absorbed form; where ranks have parts of the keys, what they exchange: queries of
+    /// `all` heads or of the `own` ones in the latent space, what comes of them, and its statistics.
+    fn absorbed_parts(
+        &self,
+        own: &MlaShape,
+        exchanged: Option<(&MlaShape, AttentionExchange)>,
+    ) -> ([u64; 6], u64) {
+        let shape = exchanged.map_or(own, |(all, _)| all);
         let (rows, items) = (self.absorbed_rows * shape.num_heads, self.items * shape.num_heads);
-        let [query, value, statistics] = match exchanged {
-            true => [shape.qk_nope_head_dim + shape.qk_rope_head_dim, shape.v_head_dim, 2],
-            false => [0; 3],
+        let [queries, values, statistics] = match exchanged {
+            None => [0; 3],
+            Some((all, AttentionExchange::Heads)) => {
+                [rows * (all.qk_nope_head_dim + all.qk_rope_head_dim), rows * all.v_head_dim, rows * 2]
+            }
+            Some((all, AttentionExchange::Latents)) => {
+                [self.absorbed_rows * own.num_heads * own.latent_dim(), rows * all.kv_lora_rank, rows * 2]
+            }
         };
-        parts([
-            rows * shape.latent_dim(),
-            items * 2,
-            items * shape.kv_lora_rank,
-            rows * query,
-            rows * value,
-            rows * statistics,
-        ])
+        parts([rows * shape.latent_dim(), items * 2, items * shape.kv_lora_rank, queries, values, statistics])
     }
 
     /// Latents, rope keys, keys with values, statistics and faults of the expanded form, in f32; tensor cores need half
@@ -204,11 +216,14 @@ impl AttentionCapacity {
 }
 
 impl Attention {
-    /// Bytes of scratch; `all` are the sizes of the heads of all ranks, where these have parts of the keys.
-    pub fn bytes(shape: &MlaShape, all: Option<&MlaShape>, capacity: &AttentionCapacity) -> u64 {
+    /// Bytes of scratch; `exchanged` are the sizes of the heads of all ranks and what these exchange, where they have parts of the keys.
+    pub fn bytes(
+        shape: &MlaShape,
+        exchanged: Option<(&MlaShape, AttentionExchange)>,
+        capacity: &AttentionCapacity,
+    ) -> u64 {
         let capacity = capacity.rounded();
-        let absorbed = capacity.absorbed_parts(all.unwrap_or(shape), all.is_some());
-        absorbed.1.max(capacity.expanded_parts(shape).1)
+        capacity.absorbed_parts(shape, exchanged).1.max(capacity.expanded_parts(shape).1)
     }
 
     /// Upper bound on the words of [`Attention::lists`] of steps of up to `rows` rows.
@@ -227,8 +242,8 @@ impl Attention {
         parts: Option<ContextParts>,
     ) -> Result<Self, OpError> {
         mla_decode::check(shape)?;
-        let all = parts.as_ref().map(|parts| &parts.all);
-        let scratch = stream.allocate("attention", Self::bytes(shape, all, capacity) as usize)?;
+        let exchanged = parts.as_ref().map(ContextParts::exchanged);
+        let scratch = stream.allocate("attention", Self::bytes(shape, exchanged, capacity) as usize)?;
         Ok(Self {
             shape: *shape,
             capacity: capacity.rounded(),
@@ -383,23 +398,21 @@ impl Attention {
         kv_up: &KvUp,
     ) -> Result<(), OpError> {
         self.check_cache(at)?;
-        let (shape, exchange) = match &self.parts {
-            None => (&self.shape, None),
-            Some(parts) => (&parts.all, Some(&parts.exchange)),
-        };
-        let offsets = self.capacity.absorbed_parts(shape, exchange.is_some()).0;
+        let exchanged = self.parts.as_ref().map(ContextParts::exchanged);
+        let shape = exchanged.map_or(&self.shape, |(all, _)| all);
+        let offsets = self.capacity.absorbed_parts(&self.shape, exchanged).0;
         let [latent_queries, statistics, latents, queries, values, row_statistics] =
             offsets.map(|offset| self.scratch.address + offset);
         let absorb = match kv_up.dtype {
             KvUpType::F32 => "mla_absorb_f32",
             KvUpType::Bf16 => "mla_absorb_bf16",
         };
-        let (decode, decode_launch, combine_types) = self.decode(shape, at.cache_shape.dtype, kv_up.dtype);
+        let (decode, decode_launch, types) = self.decode(shape, at.cache_shape.dtype, kv_up.dtype);
         for pass in &self.passes {
             // A later step's pass may have other rows: the launches serve any number.
             let rows = self.launch_rows.unwrap_or(self.words[*pass] as usize);
             let pass = at.lists + 4 * *pass as u64;
-            let own = mla_decode::Params {
+            let params = mla_decode::Params {
                 query: at.query,
                 rotations: at.rotations,
                 kv_up: kv_up.all,
@@ -411,7 +424,7 @@ impl Attention {
                 latents,
                 attended: at.attended,
                 rounded: at.rounded,
-                row_statistics: 0,
+                row_statistics,
                 num_heads: shape.num_heads as i32,
                 nope: shape.qk_nope_head_dim as i32,
                 rope: shape.qk_rope_head_dim as i32,
@@ -420,24 +433,54 @@ impl Attention {
                 block_size: at.cache_shape.block_size as i32,
                 row_bytes: at.cache_shape.row_bytes() as i32,
                 scale: shape.scale,
+                part: Part::WHOLE,
+                padding: 0,
                 ahead: at.ahead,
             };
-            let params = match exchange {
-                None => own,
-                Some(exchange) => {
-                    let rows = Rows { pass, from: at.query, statistics: 0, to: queries, rounded: 0 };
-                    exchange.queries(stream, &rows)?;
-                    mla_decode::Params { query: queries, attended: values, rounded: 0, row_statistics, ..own }
-                }
+            let Some(ContextParts { exchange, .. }) = &self.parts else {
+                stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
+                stream.launch(decode, decode_launch, &params)?;
+                let (combine, launch) = mla_decode::combine(shape, rows, types);
+                stream.launch(combine, launch, &params)?;
+                continue;
             };
-            stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
-            stream.launch(decode, decode_launch, &params)?;
-            let (combine, launch) = mla_decode::combine(shape, rows, combine_types);
-            stream.launch(combine, launch, &params)?;
-            if let Some(exchange) = exchange {
-                let (to, rounded) = (at.attended, at.rounded);
-                let rows = Rows { pass, from: values, statistics: row_statistics, to, rounded };
-                exchange.attended(stream, &rows)?;
+            let given = |from: u64, to: u64| Rows { pass, from, statistics: row_statistics, to, rounded: 0 };
+            let returned = Rows { rounded: at.rounded, ..given(values, at.attended) };
+            match exchange.layout.form() {
+                AttentionExchange::Heads => {
+                    exchange.queries(stream, &given(at.query, queries))?;
+                    let params = mla_decode::Params {
+                        query: queries,
+                        attended: values,
+                        rounded: 0,
+                        part: Part::HEADS,
+                        ..params
+                    };
+                    stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
+                    stream.launch(decode, decode_launch, &params)?;
+                    let (combine, launch) = mla_decode::combine(shape, rows, types);
+                    stream.launch(combine, launch, &params)?;
+                    exchange.attended(stream, &returned)?;
+                }
+                AttentionExchange::Latents => {
+                    let own = mla_decode::Params {
+                        kv_up: kv_up.address,
+                        latent_queries: queries,
+                        // The queries have been given away when the merged latents come into their place.
+                        latents: queries,
+                        num_heads: self.shape.num_heads as i32,
+                        part: Part::LATENTS,
+                        ..params
+                    };
+                    stream.launch(absorb, mla_decode::absorb_launch(&self.shape, rows), &own)?;
+                    exchange.queries(stream, &given(queries, latent_queries))?;
+                    stream.launch(decode, decode_launch, &params)?;
+                    let (merge, launch) = mla_decode::merge(shape, rows, types);
+                    stream.launch(merge, launch, &mla_decode::Params { attended: values, ..params })?;
+                    exchange.attended(stream, &given(values, queries))?;
+                    let (project, launch) = mla_decode::project(&self.shape, rows, types);
+                    stream.launch(project, launch, &own)?;
+                }
             }
         }
         Ok(())

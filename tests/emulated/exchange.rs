@@ -5,7 +5,7 @@ use perigee_cuda::kernels::exchange::{self, Exchange, Layout, Rows};
 use perigee_cuda::kernels::mla_decode::RowEntry;
 use perigee_cuda::{Arch, CudaBackend, Program, Stream};
 use perigee_ops::host::{Group, Share};
-use perigee_ops::{Activations, AttentionForm, CacheDType, MlaShape};
+use perigee_ops::{Activations, AttentionExchange, AttentionForm, CacheDType, MlaShape};
 
 use super::ranks::parts;
 use super::{TestDriver, on_gpu};
@@ -17,15 +17,24 @@ const SHAPE: MlaShape = MlaShape {
     qk_nope_head_dim: 8,
     qk_rope_head_dim: 4,
     v_head_dim: 132,
-    kv_lora_rank: 16,
+    kv_lora_rank: 260,
     scale: 1.0,
 };
 
 /// Most rows of a pass, and rows of a step.
 const ROWS: usize = 6;
 
+/// Values of a head in both exchanges.
+fn widths(form: AttentionExchange) -> [usize; 2] {
+    match form {
+        AttentionExchange::Heads => [12, 132],
+        AttentionExchange::Latents => [264, 260],
+    }
+}
+
 /// Ranks with an exchange each.
 struct Ranks {
+    form: AttentionExchange,
     streams: Vec<Stream<TestDriver>>,
     exchanges: Vec<Exchange>,
 }
@@ -49,10 +58,10 @@ fn heads(rank: usize, world: usize) -> std::ops::Range<usize> {
 }
 
 impl Ranks {
-    fn new(world: usize, arch: Arch, seed: u64) -> Option<Self> {
+    fn new(world: usize, arch: Arch, seed: u64, form: AttentionExchange) -> Option<Self> {
         let drivers = TestDriver::several(world, arch, Some(seed))?;
         let mut streams: Vec<_> = drivers.into_iter().map(|driver| Stream::new(driver).unwrap()).collect();
-        let layout = Layout::new(world, &SHAPE, ROWS);
+        let layout = Layout::new(world, &SHAPE, ROWS, form);
         let mut areas = [0; MAX_RANKS];
         for (area, stream) in areas.iter_mut().zip(&mut streams) {
             *area = all_reduce::new_area(stream, layout.bytes(), layout.meeting_bytes()).unwrap().address;
@@ -76,7 +85,7 @@ impl Ranks {
             (options.races, options.late_stores) = (seed.is_multiple_of(3), seed % 2 == 1);
         };
         streams[0].driver().set_options(set);
-        Some(Self { streams, exchanges })
+        Some(Self { form, streams, exchanges })
     }
 
     /// Values with both zeros and subnormals, and ranks without keys of a row.
@@ -93,15 +102,15 @@ impl Ranks {
             };
             (0..count).map(|_| value(rng)).collect()
         };
-        let width = SHAPE.qk_nope_head_dim + SHAPE.qk_rope_head_dim;
+        let [width, value] = widths(self.form);
         let queries: Vec<_> =
             (0..world).map(|rank| values(ROWS * heads(rank, world).len() * width)).collect();
         let count = num_rows * SHAPE.num_heads;
-        let mut parts: Vec<_> = (0..world).map(|_| values(count * SHAPE.v_head_dim)).collect();
+        let mut parts: Vec<_> = (0..world).map(|_| values(count * value)).collect();
         let mut statistics: Vec<Vec<f32>> = Vec::new();
         for part in &mut parts {
             let mut all = Vec::new();
-            for values in part.chunks_exact_mut(SHAPE.v_head_dim) {
+            for values in part.chunks_exact_mut(value) {
                 match rng.u32(0..4) {
                     0 => {
                         all.extend([f32::NEG_INFINITY, 0.0]);
@@ -128,7 +137,7 @@ impl Ranks {
                 let statistics = store(&statistics[rank]).unwrap().address;
                 let mut zeros = |bytes: usize| stream.zeros("rows", bytes.max(4)).unwrap().address;
                 let gathered = zeros(4 * count * width);
-                let own = ROWS * heads(rank, world).len() * SHAPE.v_head_dim;
+                let own = ROWS * heads(rank, world).len() * value;
                 let (attended, rounded) = (zeros(4 * own), zeros(2 * own));
                 [
                     Rows { pass, from, statistics: 0, to: gathered, rounded: 0 },
@@ -151,12 +160,17 @@ impl Ranks {
 
     fn check(&mut self, pass: &Pass, about: &str) {
         let world = self.streams.len();
-        let width = SHAPE.qk_nope_head_dim + SHAPE.qk_rope_head_dim;
+        let [width, value] = widths(self.form);
+        // Where a rank has row `at` of the pass.
+        let own_row = |at: usize| match self.form {
+            AttentionExchange::Heads => pass.rows[at] as usize,
+            AttentionExchange::Latents => at,
+        };
         let mut gathered = Vec::new();
-        for row in &pass.rows {
+        for at in 0..pass.rows.len() {
             for (rank, queries) in pass.queries.iter().enumerate() {
                 let own = heads(rank, world).len() * width;
-                gathered.extend_from_slice(&queries[*row as usize * own..][..own]);
+                gathered.extend_from_slice(&queries[own_row(at) * own..][..own]);
             }
         }
         for (rank, stream) in self.streams.iter_mut().enumerate() {
@@ -165,7 +179,7 @@ impl Ranks {
             let same = got.iter().zip(&gathered).all(|(got, wanted)| got == wanted);
             assert!(same, "{about}: queries of rank {rank}");
             let own = heads(rank, world);
-            let count = ROWS * own.len() * SHAPE.v_head_dim;
+            let count = ROWS * own.len() * value;
             let got: Vec<f32> = stream.read(attended.to, count).unwrap();
             let rounded: Vec<half::bf16> = stream.read(attended.rounded, count).unwrap();
             assert!(got.iter().zip(&rounded).all(|(x, y)| half::bf16::from_f32(*x).to_bits() == y.to_bits()));
@@ -175,7 +189,7 @@ impl Ranks {
                     let part = |rank: usize| {
                         (
                             [0, 1].map(|i| f64::from(pass.statistics[rank][2 * place + i])),
-                            &pass.values[rank][place * SHAPE.v_head_dim..][..SHAPE.v_head_dim],
+                            &pass.values[rank][place * value..][..value],
                         )
                     };
                     let peak = (0..world).map(|rank| part(rank).0[0]).fold(f64::NEG_INFINITY, f64::max);
@@ -184,8 +198,8 @@ impl Ranks {
                         [largest, sum] => sum * (largest - peak).exp(),
                     };
                     let total: f64 = (0..world).map(weight).sum();
-                    let first = (*row as usize * own.len() + head - own.start) * SHAPE.v_head_dim;
-                    for (i, got) in got[first..][..SHAPE.v_head_dim].iter().enumerate() {
+                    let first = (own_row(at) * own.len() + head - own.start) * value;
+                    for (i, got) in got[first..][..value].iter().enumerate() {
                         let sum: f64 = (0..world).map(|rank| weight(rank) * f64::from(part(rank).1[i])).sum();
                         let wanted = if total == 0.0 { 0.0 } else { sum / total };
                         let off = (f64::from(*got) - wanted).abs();
@@ -208,8 +222,14 @@ impl Ranks {
 }
 
 /// Passes of any number of rows, one behind the other without a wait between, in any order of the devices.
-fn run(world: usize, arch: Arch, seed: u64, change: Option<(&str, &str)>) -> Option<()> {
-    let mut ranks = Ranks::new(world, arch, seed)?;
+fn run(
+    world: usize,
+    arch: Arch,
+    seed: u64,
+    form: AttentionExchange,
+    change: Option<(&str, &str)>,
+) -> Option<()> {
+    let mut ranks = Ranks::new(world, arch, seed, form)?;
     if let Some((right, wrong)) = change {
         let mut program = Program::new(&exchange::KERNEL, arch).unwrap();
         assert!(program.text.contains(right), "{right}");
@@ -234,9 +254,17 @@ fn run(world: usize, arch: Arch, seed: u64, change: Option<(&str, &str)>) -> Opt
 
 #[test]
 fn parts_of_attention_come_together_in_any_order() {
-    for (arch, world) in [(Arch::Sm80, 2), (Arch::Sm90a, 3), (Arch::Sm100a, 4), (Arch::Sm120a, 5)] {
+    use AttentionExchange::{Heads, Latents};
+    for (arch, world, form) in [
+        (Arch::Sm80, 2, Heads),
+        (Arch::Sm90a, 3, Heads),
+        (Arch::Sm100a, 4, Heads),
+        (Arch::Sm120a, 5, Heads),
+        (Arch::Sm90a, 2, Latents),
+        (Arch::Sm120a, 3, Latents),
+    ] {
         for seed in 0..6 {
-            if run(world, arch, 10 * world as u64 + seed, None).is_none() {
+            if run(world, arch, 10 * world as u64 + seed, form, None).is_none() {
                 return;
             }
         }
@@ -266,7 +294,10 @@ fn faults_of_the_exchange_are_found() {
         ),
     ] {
         let found = (0..12).any(|seed| {
-            std::panic::catch_unwind(|| run(3, Arch::Sm90a, seed, Some(change)).is_none()).unwrap_or(true)
+            std::panic::catch_unwind(|| {
+                run(3, Arch::Sm90a, seed, AttentionExchange::Heads, Some(change)).is_none()
+            })
+            .unwrap_or(true)
         });
         assert!(found, "{} is not found", change.1);
     }

@@ -340,6 +340,11 @@ pub(super) const fn parts(expert_groups: usize) -> Parallelism {
     Parallelism { expert_groups, context: ContextSplit::Split(AttentionExchange::Heads) }
 }
 
+/// As [`parts`], with latents as what is exchanged.
+const fn latents(expert_groups: usize) -> Parallelism {
+    Parallelism { expert_groups, context: ContextSplit::Split(AttentionExchange::Latents) }
+}
+
 /// Logits of devices that share a network are those of an independent implementation, in both forms, whole and in chunks; and so is
 /// what is written.
 #[test]
@@ -354,6 +359,8 @@ fn devices_that_share_a_model_give_golden_logits() {
         ("moonlight", 4, Arch::Sm90a, Some(4), parts(2)),
         ("thinking", 8, Arch::Sm100a, None, parts(8)),
         ("grouped", 4, Arch::Sm80, Some(6), parts(4)),
+        ("kimi", 4, Arch::Sm90a, Some(8), latents(2)),
+        ("moonlight", 2, Arch::Sm120a, Some(9), latents(1)),
     ] {
         let folder = tempfile::tempdir().unwrap();
         ranks::write_with_doubled_heads(name, folder.path());
@@ -440,6 +447,7 @@ fn devices_that_share_a_model_write_what_one_writes() {
         (4, Arch::Sm120a, WHOLE),
         (2, Arch::Sm120a, parts(1)),
         (4, Arch::Sm90a, parts(2)),
+        (2, Arch::Sm100a, latents(2)),
     ] {
         let Some(group) = group(world, arch, None, Activations::F32, parallelism) else { return };
         for (at, (got, wanted)) in replies(group).iter().zip(&expected).enumerate() {
@@ -469,6 +477,8 @@ fn a_recorded_step_of_ranks_has_two_exchanges_a_layer_and_four_with_parts_of_the
     // Three layers of eleven launches and two sums, a dense one of one launch less; the table with its sum, and the first norm.
     check_recorded_step(WHOLE, 41);
     check_recorded_step(parts(2), 41 + 3 * 2);
+    // Merging and projecting are two launches.
+    check_recorded_step(latents(2), 41 + 3 * 3);
 }
 
 fn check_recorded_step(parallelism: Parallelism, num_launches: u64) {

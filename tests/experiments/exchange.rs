@@ -4,7 +4,7 @@ use perigee_cuda::kernels::all_reduce::{self, Link, LinkState, MAX_RANKS, Operat
 use perigee_cuda::kernels::exchange::{self, Exchange, Layout};
 use perigee_cuda::kernels::mla_decode::RowEntry;
 use perigee_cuda::{Arch, Driver, Stream};
-use perigee_ops::MlaShape;
+use perigee_ops::{AttentionExchange, MlaShape};
 
 use crate::emulated::{TestDriver, on_gpu};
 
@@ -79,8 +79,13 @@ fn sums(drivers: Vec<TestDriver>) -> Option<String> {
     Some(format!("us by rows, one shot and two, the last in bf16: {}", times.join(", ")))
 }
 
-/// Microseconds of both exchanges of attention of a layer of Kimi K2, by rows of a pass.
+/// Microseconds of both exchanges of attention of a layer of Kimi K2, by rows of a pass, of heads and of latents.
 pub(super) fn attention() -> Option<String> {
+    let heads = attention_as(AttentionExchange::Heads)?;
+    Some(format!("{heads}; {}", attention_as(AttentionExchange::Latents)?))
+}
+
+fn attention_as(form: AttentionExchange) -> Option<String> {
     let (_, rounds, seed) = sizes();
     let num_heads = if on_gpu() { 64 } else { 4 };
     let shape = MlaShape {
@@ -94,7 +99,7 @@ pub(super) fn attention() -> Option<String> {
     const ROWS: usize = 64;
     let drivers = TestDriver::several(2, Arch::Sm90a, seed)?;
     let mut streams: Vec<_> = drivers.into_iter().map(|driver| Stream::new(driver).unwrap()).collect();
-    let layout = Layout::new(2, &shape, ROWS);
+    let layout = Layout::new(2, &shape, ROWS, form);
     let mut areas = [0; MAX_RANKS];
     for (area, stream) in areas.iter_mut().zip(&mut streams) {
         *area = all_reduce::new_area(stream, layout.bytes(), layout.meeting_bytes()).unwrap().address;
@@ -107,7 +112,12 @@ pub(super) fn attention() -> Option<String> {
         let exchange = Exchange { link, layout, places: 0, meeting_places: layout.bytes() as u64, meetings };
         let mut zeros = |values: usize| stream.zeros("rows", 4 * values).unwrap().address;
         let (own, all) = (ROWS * num_heads / 2, ROWS * num_heads);
-        let memory = [zeros(own * 192), zeros(all * 192), zeros(all * 128), zeros(all * 2), zeros(own * 128)];
+        let [query, value] = match form {
+            AttentionExchange::Heads => [192, 128],
+            AttentionExchange::Latents => [576, 512],
+        };
+        let memory =
+            [zeros(own * query), zeros(all * query), zeros(all * value), zeros(all * 2), zeros(own * value)];
         ranks.push((exchange, memory));
     }
     let mut times = Vec::new();
@@ -147,5 +157,5 @@ pub(super) fn attention() -> Option<String> {
     for (stream, (exchange, _)) in streams.iter_mut().zip(&ranks) {
         assert_eq!(stream.read::<LinkState>(exchange.link.state, 1).unwrap()[0].failed, 0);
     }
-    Some(format!("us of both by rows: {}", times.join(", ")))
+    Some(format!("us of both by rows, {form:?}: {}", times.join(", ")))
 }

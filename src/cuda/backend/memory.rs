@@ -47,12 +47,16 @@ pub(super) struct ExchangeSizes {
 
 impl ExchangeSizes {
     /// Of `world` ranks that share a network of this shape.
-    pub(super) fn new(shape: &ModelShape, capacity: &Capacity, world: usize, divides_keys: bool) -> Self {
+    pub(super) fn new(shape: &ModelShape, capacity: &Capacity, world: usize, context: ContextSplit) -> Self {
         let board_rows = sampler_shards::board_rows(capacity.max_logits_rows);
         let absorbed_rows = attention_capacity(capacity, 1).absorbed_rows;
+        let keys = match context {
+            ContextSplit::Whole => None,
+            ContextSplit::Split(form) => Some(exchange::Layout::new(world, &shape.mla, absorbed_rows, form)),
+        };
         Self {
             sums: Layout::new(world, shape.hidden_size, capacity.max_tokens),
-            keys: divides_keys.then(|| exchange::Layout::new(world, &shape.mla, absorbed_rows)),
+            keys,
             board_rows,
             board: sampler_shards::board_bytes(world, board_rows),
         }
@@ -86,12 +90,11 @@ pub fn device_needs(
     let (mut own, mut cache, mut all, mut parts, mut exchanged) = (*shape, *cache, None, 1, 0);
     if let Some((share, parallelism)) = rank {
         own = share.shape(shape, parallelism.expert_groups);
-        let divides_keys = parallelism.context != ContextSplit::Whole;
-        if divides_keys {
-            (all, parts) = (Some(&shape.mla), share.world);
+        if let ContextSplit::Split(form) = parallelism.context {
+            (all, parts) = (Some((&shape.mla, form)), share.world);
             cache.block_size = cache.block_size.div_ceil(share.world);
         }
-        let sizes = ExchangeSizes::new(shape, capacity, share.world, divides_keys);
+        let sizes = ExchangeSizes::new(shape, capacity, share.world, parallelism.context);
         exchanged = sizes.bytes() + 4 * rows * shape.hidden_size;
     }
     let activations = Buffers::bytes(&own, capacity.max_tokens, arithmetic);

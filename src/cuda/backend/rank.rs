@@ -20,8 +20,8 @@ use crate::stream::{Buffer, Stream};
 use perigee_numbers::quant::StoredMatrix;
 use perigee_ops::host::{BlockParts, ExpertPieces, Member, Rank, Share};
 use perigee_ops::{
-    AttentionExchange, Backend, CacheShape, Capacity, ContextSplit, MemoryNeeds, MlaShape, ModelShape,
-    OpError, Parallelism, RopeTable, Ticket,
+    Backend, CacheShape, Capacity, ContextSplit, MemoryNeeds, MlaShape, ModelShape, OpError, Parallelism,
+    RopeTable, Ticket,
 };
 
 /// The exchange of one rank with the others: areas of all ranks, ids and partial sums of this one.
@@ -265,22 +265,6 @@ fn failure(text: String) -> OpError {
     DriverError { call: "ranks", code: 0, text, fatal: true }.into()
 }
 
-/// Whether ranks have parts of the keys. Errors: more ranks than kernels have room for, an exchange that they do not have.
-fn divides_keys(member: &Member) -> Result<bool, OpError> {
-    let world = member.share().world;
-    if world > MAX_RANKS {
-        return Err(failure(format!("{world} ranks (device.ranks), and the limit is {MAX_RANKS}")));
-    }
-    match member.parallelism().context {
-        ContextSplit::Whole => Ok(false),
-        ContextSplit::Split(AttentionExchange::Heads) => Ok(true),
-        ContextSplit::Split(AttentionExchange::Latents) => {
-            let text = "latents (parallel.attention_exchange) are exchanged with device.backend = cpu alone: set it to heads";
-            Err(failure(text.into()))
-        }
-    }
-}
-
 impl<D: Driver> Rank for CudaBackend<D> {
     fn join(&mut self, share: Share) {
         self.share = share;
@@ -326,7 +310,13 @@ impl<D: Driver> Rank for CudaBackend<D> {
         member: Member,
     ) -> Result<Workspace<D>, OpError> {
         let share = member.share();
-        let sizes = ExchangeSizes::new(shape, capacity, share.world, divides_keys(&member)?);
+        if share.world > MAX_RANKS {
+            return Err(failure(format!(
+                "{} ranks (device.ranks), and the limit is {MAX_RANKS}",
+                share.world
+            )));
+        }
+        let sizes = ExchangeSizes::new(shape, capacity, share.world, member.parallelism().context);
         let stream = &mut self.stream;
         let area = all_reduce::new_area(stream, sizes.places(), sizes.words())?;
         let mut counters = |count: usize| {
@@ -383,7 +373,7 @@ impl<D: Driver> Rank for CudaBackend<D> {
     }
 
     fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError> {
-        if !divides_keys(member)? {
+        if member.parallelism().context == ContextSplit::Whole {
             return self.allocate_cache(shape);
         }
         let part = BlockParts::new(shape.block_size, member.share())?.part();

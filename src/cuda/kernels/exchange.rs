@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::all_reduce::{Link, Operation};
 use super::plain;
 use crate::{Buffer, Driver, Kernel, LaunchShape, Stream};
-use perigee_ops::{MlaShape, OpError};
+use perigee_ops::{AttentionExchange, MlaShape, OpError};
 
 /// Threads of a block.
 const THREADS: usize = 256;
@@ -31,6 +31,8 @@ struct Params {
     width: i32,
     capacity: i32,
     operation: u32,
+    is_latent: u32,
+    padding: u32,
 }
 
 /// `MeetParams` in the source.
@@ -50,15 +52,24 @@ pub struct Layout {
     world: usize,
     rows: usize,
     num_heads: usize,
-    /// Values of a head of a query, and of a value.
+    form: AttentionExchange,
+    /// Values of a head of a query, and of a value, or of both in the latent space.
     widths: [usize; 2],
 }
 
 impl Layout {
     /// The layout for ranks that share the heads of `shape`.
-    pub fn new(world: usize, shape: &MlaShape, rows: usize) -> Self {
-        let query = shape.qk_nope_head_dim + shape.qk_rope_head_dim;
-        Self { world, rows, num_heads: shape.num_heads, widths: [query, shape.v_head_dim] }
+    pub fn new(world: usize, shape: &MlaShape, rows: usize, form: AttentionExchange) -> Self {
+        let widths = match form {
+            AttentionExchange::Heads => [shape.qk_nope_head_dim + shape.qk_rope_head_dim, shape.v_head_dim],
+            AttentionExchange::Latents => [shape.latent_dim(), shape.kv_lora_rank],
+        };
+        Self { world, rows, num_heads: shape.num_heads, form, widths }
+    }
+
+    /// What is exchanged.
+    pub fn form(&self) -> AttentionExchange {
+        self.form
     }
 
     fn query_bytes(&self) -> usize {
@@ -109,12 +120,14 @@ pub struct Rows {
 }
 
 impl Exchange {
-    /// Enqueues the gathering of queries `[T, h * (N + R)]` of all ranks as `[A, H * (N + R)]`.
+    /// Enqueues the gathering of queries `[T, h * (N + R)]` of all ranks as `[A, H * (N + R)]`; of latents, of `[A, h * (C + R)]` as
+    /// `[A, H * (C + R)]`.
     pub fn queries<D: Driver>(&self, stream: &mut Stream<D>, rows: &Rows) -> Result<(), OpError> {
         self.launch(stream, "exchange_queries", Operation::Queries, self.places, self.layout.widths[0], rows)
     }
 
-    /// Enqueues the return of parts `[A, H * V]` to the ranks whose heads they are, merged there as `[T, h * V]`.
+    /// Enqueues the return of parts `[A, H * V]` to the ranks whose heads they are, merged there as `[T, h * V]`; of latents, of
+    /// `[A, H * C]` as `[A, h * C]`.
     pub fn attended<D: Driver>(&self, stream: &mut Stream<D>, rows: &Rows) -> Result<(), OpError> {
         let places = self.places + self.layout.query_bytes() as u64;
         self.launch(stream, "exchange_attended", Operation::Attended, places, self.layout.widths[1], rows)
@@ -142,6 +155,8 @@ impl Exchange {
             width: width as i32,
             capacity: layout.rows as i32,
             operation: operation as u32,
+            is_latent: u32::from(layout.form == AttentionExchange::Latents),
+            padding: 0,
         };
         // Blocks wait for those of other ranks: none may wait for its turn on a device.
         let fours = layout.rows * layout.num_heads.div_ceil(layout.world) * width / 4;

@@ -40,6 +40,12 @@ pub const KERNEL: Kernel = Kernel {
         "mla_combine_row_f32",
         "mla_combine_row_bf16",
         "mla_combine_row_bf16_f16",
+        "mla_merge_f32",
+        "mla_merge_f16",
+        "mla_project_f32",
+        "mla_project_bf16",
+        "mla_project_row_f32",
+        "mla_project_row_bf16",
     ],
     archs: &Arch::ALL,
     options: |_| &[],
@@ -98,7 +104,7 @@ pub struct Params {
     pub attended: u64,
     /// `[T, H * V]` bf16, or 0: `attended`, rounded.
     pub rounded: u64,
-    /// `[A, H, 2]` f32: those of a row, or 0; with them query and attended have the rows of the pass, not of the step.
+    /// `[A, H, 2]` f32: those of a row, of [`Part::HEADS`] and of [`merge`].
     pub row_statistics: u64,
     /// H.
     pub num_heads: i32,
@@ -116,8 +122,26 @@ pub struct Params {
     pub row_bytes: i32,
     /// Factor on scores.
     pub scale: f32,
+    /// Whose keys and heads these are.
+    pub part: Part,
+    /// Unused.
+    pub padding: u32,
     /// Fetched by the decode kernel of Hopper.
     pub ahead: Ahead,
+}
+
+/// Whose keys and heads a launch has, where ranks hold a part of every block each: `Part` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Part(u32);
+
+impl Part {
+    /// All keys.
+    pub const WHOLE: Self = Self(0);
+    /// This rank's keys and the heads of all ranks: query and attended have the rows of the pass, not of the step.
+    pub const HEADS: Self = Self(1);
+    /// This rank's heads, whose keys lie on all ranks.
+    pub const LATENTS: Self = Self(2);
 }
 
 /// A size that the kernels of latent attention do not take.
@@ -185,11 +209,38 @@ pub fn combine(shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static 
         CombineTypes::Bf16 => ("mla_combine_row_bf16", "mla_combine_bf16"),
         CombineTypes::Bf16F16 => ("mla_combine_row_bf16_f16", "mla_combine_bf16_f16"),
     };
+    by_rows(shape, rows, apart, shared)
+}
+
+fn by_rows(
+    shape: &MlaShape,
+    rows: usize,
+    apart: &'static str,
+    shared: &'static str,
+) -> (&'static str, LaunchShape) {
     let (function, tiles) =
         if rows < SHARED_COMBINE_ROWS { (apart, rows) } else { (shared, rows.div_ceil(ROWS)) };
     // Blocks that share a head all merge its items: worth it where the heads alone leave multiprocessors idle.
     let shares = [1, 4, 2].get(rows).copied().unwrap_or(1);
     (function, row_launch(shape, tiles, shares))
+}
+
+/// The function that merges the items of passes of so many rows into latents alone, and its launch.
+pub fn merge(shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static str, LaunchShape) {
+    let function = match types {
+        CombineTypes::F32 | CombineTypes::Bf16 => "mla_merge_f32",
+        CombineTypes::Bf16F16 => "mla_merge_f16",
+    };
+    (function, row_launch(shape, rows, 1))
+}
+
+/// The function that multiplies merged latents by W_UV, and its launch.
+pub fn project(shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static str, LaunchShape) {
+    let (apart, shared) = match types {
+        CombineTypes::F32 => ("mla_project_row_f32", "mla_project_f32"),
+        CombineTypes::Bf16 | CombineTypes::Bf16F16 => ("mla_project_row_bf16", "mla_project_bf16"),
+    };
+    by_rows(shape, rows, apart, shared)
 }
 
 fn row_launch(shape: &MlaShape, tiles: usize, shares: usize) -> LaunchShape {
