@@ -111,6 +111,30 @@ def check_charts_show_what_goes_on(server, page):
     page.until("the refusal is counted", lambda: "400" in figures(page, "Errors and refusals"))
 
 
+def check_gpus_have_a_line_each(server, page):
+    """The server has none: the page gets a figure of the metrics page more."""
+    page.until_known()
+    assert page.find("#gpus").is_displayed() is False
+    page.run("""const asked = window.fetch; let polls = 0;
+        const figures = (rank) => Object.entries({ gpu_utilization_ratio: 0.93, gpu_memory_used_bytes: 128.5 * 2 ** 30, gpu_memory_bytes: 141 * 2 ** 30,
+            gpu_power_watts: 612.4, gpu_power_limit_watts: 700, gpu_sm_clock_hertz: 1.98e9, gpu_ecc_uncorrected_errors_total: 0,
+            rank_exchange_seconds_total: polls }).map(([name, value]) => `perigee_${name}{rank="${rank}"} ${value}\n`).join('')
+            + `perigee_gpu_info{name="Made-up",pci_bus_id="0000:01:00.0",rank="${rank}"} 1\n`
+            + `perigee_gpu_throttled{rank="${rank}",reason="power_cap"} ${rank}\nperigee_gpu_throttled{rank="${rank}",reason="thermal"} 0\n`;
+        window.fetch = async (url, ...rest) => {
+            const answer = await asked.call(window, url, ...rest);
+            if (!String(url).endsWith('metrics')) return answer;
+            polls += 1;
+            const text = (await answer.text()).replace(/^perigee_step_seconds_sum .*$/m, `perigee_step_seconds_sum ${polls * 4}`);
+            return new Response(text + figures(0) + figures(1), { headers: answer.headers });
+        };""")
+    page.until("both GPUs are there", lambda: page.text("#gpus").count("exchanges 25 % of steps") == 2)
+    lines = [item.text for item in page.all("#gpus li")]
+    for part in ("GPU 0", "93 % busy", "128.5 of 141.0 GiB", "612 of 700 W", "1980 MHz"):
+        assert part in lines[0], (part, lines)
+    assert "power_cap" not in lines[0] and "power_cap" in lines[1] and "thermal" not in lines[1] and "°C" not in lines[0], lines
+
+
 def check_the_readout_follows_pointer_and_keys(server, page):
     page.until_known()
     canvas = page.find(".chart canvas")

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::gpu_watch::WatchedGpu;
 use super::memory_plan::format_bytes;
 use crate::config::parallel::Collectives;
 use perigee_cuda::tuner::{
@@ -203,7 +204,8 @@ impl Gpu {
 
     /// Opens the devices with every kernel loaded, and the measured variants of `ops`; those that were never measured are
     /// tuned now on the first device, within `kernels.tune_seconds`, for all. From here on no kernel is compiled. `tuning` is called
-    /// with the number of ops done and of all. Launches of the first device are measured for `times`, if there are any.
+    /// with the number of ops done and of all. Launches of the first device are measured for `times`, if there are any. Returns the
+    /// backends, and by which names and addresses the devices are known, in the order of the ranks.
     pub(super) fn open(
         &self,
         ops: &[TunedOp],
@@ -211,7 +213,7 @@ impl Gpu {
         meter: &Arc<UploadMeter>,
         times: Option<Arc<LaunchTimes>>,
         metrics: &Metrics,
-    ) -> Result<Vec<CudaBackend<Hardware>>, GpuError> {
+    ) -> Result<(Vec<CudaBackend<Hardware>>, Vec<WatchedGpu>), GpuError> {
         let begun = Instant::now();
         let cache = self.kernels()?;
         let through_host = self.through_host(&cache)?;
@@ -246,6 +248,10 @@ impl Gpu {
             for to in (0..all.len()).filter(|to| *to != from && !through_host) {
                 all[from].reach(&all[to])?;
             }
+        }
+        let mut watched = Vec::with_capacity(all.len());
+        for (hardware, device) in all.iter().zip(self.devices()) {
+            watched.push(WatchedGpu { name: device.name.clone(), pci_bus_id: hardware.pci_bus_id()? });
         }
         let mut backends = Vec::with_capacity(all.len());
         for hardware in all {
@@ -287,7 +293,7 @@ impl Gpu {
             seconds = format!("{:.3}", begun.elapsed().as_secs_f64()),
             "GPU opened"
         );
-        Ok(backends)
+        Ok((backends, watched))
     }
 
     /// Whether devices exchange values in the host's memory: as the operator says, or where a link between them fails. Errors: a link

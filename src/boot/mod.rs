@@ -5,6 +5,7 @@ pub mod engine;
 pub mod equipped;
 mod error;
 pub(crate) mod gpu;
+pub mod gpu_watch;
 mod host_memory;
 mod kv_identity;
 mod machine;

@@ -44,7 +44,7 @@ pub use exchange_times::ExchangeTimes;
 pub use hardware::{Hardware, LaunchTime, LaunchTimes, PeerAccess, has_cublaslt};
 pub use kernel::{FunctionUsage, Kernel, Limits, Program};
 pub use kernel_cache::{Binary, CacheSettings, Counters, KernelCache, KernelError, Obtained, Origin, Volume};
-pub use nvml::{DeviceState, Nvml};
+pub use nvml::{DeviceState, Nvml, XidEvents};
 pub use nvrtc::Nvrtc;
 pub use packer::Packer;
 pub use probe::{Device, Installation, ProbeError};

@@ -250,6 +250,37 @@ metrics Perigee {
     RankExchange: Counter, "perigee_rank_exchange_seconds_total", &[("rank", &[])],
         "Time that a rank's GPU spent in exchanges with the others, waits for them included. The rank that the others wait \
          for has least.";
+    RankSlowness: Gauge, "perigee_rank_slowness_ratio", &[("rank", &[])],
+        "Time of the last 100 steps or more less that in exchanges, by the median of the other ranks'. Above 1.3 the others wait \
+         for the rank.";
+
+    GpuInfo: Gauge, "perigee_gpu_info", &[("rank", &[]), ("name", &[]), ("pci_bus_id", &[])],
+        "GPU of a rank; always 1. No perigee_gpu_ family has a series for a figure that the driver does not tell.";
+    GpuUtilization: Gauge, "perigee_gpu_utilization_ratio", &[("rank", &[])],
+        "Share of the last fraction of a second in which a kernel ran.";
+    GpuMemoryUsed: Gauge, "perigee_gpu_memory_used_bytes", &[("rank", &[])],
+        "Memory of the GPU that all processes and the driver use.";
+    GpuMemory: Gauge, "perigee_gpu_memory_bytes", &[("rank", &[])], "Memory of the GPU.";
+    GpuPower: Gauge, "perigee_gpu_power_watts", &[("rank", &[])], "Power that the GPU draws.";
+    GpuPowerLimit: Gauge, "perigee_gpu_power_limit_watts", &[("rank", &[])], "Power limit in force.";
+    GpuSmClock: Gauge, "perigee_gpu_sm_clock_hertz", &[("rank", &[])], "Clock of the multiprocessors.";
+    GpuMaxSmClock: Gauge, "perigee_gpu_max_sm_clock_hertz", &[("rank", &[])],
+        "Highest clock of the multiprocessors.";
+    GpuTemperature: Gauge, "perigee_gpu_temperature_celsius", &[("rank", &[])], "Temperature of the chip.";
+    GpuThrottled: Gauge, "perigee_gpu_throttled", &[("rank", &[]), ("reason", &[])],
+        "1 while the reason keeps the clock below the highest: power_cap, thermal and hw_thermal, hw_slowdown, power_brake, \
+         sync_boost, application_clocks, display_clocks.";
+    GpuPcieGeneration: Gauge, "perigee_gpu_pcie_generation", &[("rank", &[])],
+        "Generation of the PCIe link; a GPU without work lowers it.";
+    GpuMaxPcieGeneration: Gauge, "perigee_gpu_max_pcie_generation", &[("rank", &[])],
+        "Highest generation of the PCIe link that GPU and slot have.";
+    GpuPcieLanes: Gauge, "perigee_gpu_pcie_lanes", &[("rank", &[])], "Lanes of the PCIe link.";
+    GpuMaxPcieLanes: Gauge, "perigee_gpu_max_pcie_lanes", &[("rank", &[])],
+        "Most lanes of the PCIe link that GPU and slot have.";
+    GpuUncorrectedErrors: Counter, "perigee_gpu_ecc_uncorrected_errors_total", &[("rank", &[])],
+        "Memory errors that could not be corrected, since the driver was loaded.";
+    GpuXids: Counter, "perigee_gpu_xid_errors_total", &[("rank", &[]), ("xid", &[])],
+        "Critical errors that the driver reported since the server was ready, by NVIDIA's number.";
 
     HttpRequests: Counter, "perigee_http_requests_total", &[("route", &[]), ("status", &[])],
         "HTTP requests answered, by route and status.";

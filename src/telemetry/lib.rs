@@ -6,9 +6,11 @@ mod exposition;
 mod families;
 mod figures;
 mod flight;
+mod gpus;
 pub mod heap;
 mod logs;
 mod metrics;
+mod ranks;
 mod recorder;
 mod throttle;
 
@@ -22,6 +24,8 @@ pub use figures::{
     KvTier, Load, Rejection, RequestFigures, StepSeconds, StepTimes,
 };
 pub use flight::{FlightRecorder, RequestRecord, StepShape};
+pub use gpus::GpuFigures;
 pub use logs::{LogControl, LogError, init};
 pub use metrics::Metrics;
+pub use ranks::Straggler;
 pub use throttle::Throttle;

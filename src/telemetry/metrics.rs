@@ -1,7 +1,7 @@
 //! The recording methods: which event changes which metrics. There is no global registry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::exemplars::Exemplars;
@@ -12,6 +12,8 @@ use super::figures::{
     KvTier, Load, Rejection, RequestFigures, StepSeconds, StepTimes,
 };
 use super::flight::FlightRecorder;
+use super::gpus::{GpuFigures, Gpus};
+use super::ranks::{Comparison, ExchangeSeconds, Straggler, Sums};
 use super::recorder::Recorder;
 
 /// All metrics of the process in one registry, shared in an `Arc`.
@@ -26,15 +28,17 @@ pub struct Metrics {
     exemplars: Exemplars,
     /// A turn of the engine that lasts longer is stuck; zero = none is.
     stuck_after: Duration,
-    ranks: OnceLock<Ranks>,
+    /// Of several ranks.
+    exchange_seconds: OnceLock<ExchangeSeconds>,
+    /// Locked while their series are written anew and read.
+    devices: Mutex<Devices>,
 }
 
-/// Ranks that share the model.
-struct Ranks {
-    /// Seconds of each in exchanges so far.
-    exchange_seconds: Box<dyn Fn() -> Vec<f64> + Send + Sync>,
-    /// What the counters have of them.
-    counted: Mutex<Vec<f64>>,
+/// What is known of ranks and their GPUs.
+#[derive(Default)]
+struct Devices {
+    gpus: Gpus,
+    comparison: Comparison,
 }
 
 impl Metrics {
@@ -62,26 +66,45 @@ impl Metrics {
             flight: FlightRecorder::default(),
             exemplars: Exemplars::default(),
             stuck_after: Duration::ZERO,
-            ranks: OnceLock::new(),
+            exchange_seconds: OnceLock::new(),
+            devices: Mutex::default(),
         }
     }
 
     /// Shows the seconds that each rank has spent in exchanges, which `exchange_seconds` tells.
     pub fn watch_ranks(&self, exchange_seconds: impl Fn() -> Vec<f64> + Send + Sync + 'static) {
-        let ranks = Ranks { exchange_seconds: Box::new(exchange_seconds), counted: Mutex::default() };
         // Of a second engine of the process the first one's are shown.
-        let _ = self.ranks.set(ranks);
+        let _ = self.exchange_seconds.set(Box::new(exchange_seconds));
     }
 
-    fn count_ranks(&self) {
-        let Some(ranks) = self.ranks.get() else { return };
-        let mut counted = ranks.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        for (rank, seconds) in (ranks.exchange_seconds)().into_iter().enumerate() {
-            let known = counted.len();
-            counted.resize(known.max(rank + 1), 0.0);
-            let more = seconds - counted[rank];
-            self.recorder.record_with(Metric::RankExchange, &[&rank.to_string()], more);
-            counted[rank] = seconds;
+    /// Sets the state of each rank's GPU. It is shown until it is old: a driver that does not answer has no figures.
+    pub fn set_gpus(&self, gpus: Vec<GpuFigures>) {
+        self.devices().gpus.set(gpus, Instant::now());
+    }
+
+    /// Records a critical error of a rank's GPU, by its number.
+    pub fn record_xid(&self, rank: usize, xid: u64) {
+        self.recorder.record_with(Metric::GpuXids, &[&rank.to_string(), &xid.to_string()], 1.0);
+    }
+
+    /// The rank that the others wait for, if there is one. To be called every few seconds.
+    pub fn straggler(&self) -> Option<Straggler> {
+        let exchange_seconds = self.exchange_seconds.get()?();
+        let (seconds, steps) = self.recorder.value_at(Metric::Step, 0);
+        self.devices().comparison.compare(Sums { steps, seconds, exchange_seconds })
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Devices> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show_devices(&self, devices: &mut Devices) {
+        devices.gpus.show(&self.recorder, Instant::now());
+        devices.comparison.show(&self.recorder);
+        self.recorder.clear(Metric::RankExchange);
+        let seconds = self.exchange_seconds.get().map(|seconds| seconds());
+        for (rank, seconds) in seconds.into_iter().flatten().enumerate() {
+            self.recorder.record_with(Metric::RankExchange, &[&rank.to_string()], seconds);
         }
     }
 
@@ -94,8 +117,12 @@ impl Metrics {
     /// The page of `/metrics`.
     pub fn render(&self, form: Exposition) -> String {
         self.recorder.record(Metric::SinceLastStep, self.seconds_since_last_step().unwrap_or(0.0));
-        self.count_ranks();
-        form.page(&self.recorder.registry.gather(), &self.exemplars)
+        let families = {
+            let mut devices = self.devices();
+            self.show_devices(&mut devices);
+            self.recorder.registry.gather()
+        };
+        form.page(&families, &self.exemplars)
     }
 
     /// Seconds since the engine's last step ended; `None` before the first.

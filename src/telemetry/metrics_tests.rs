@@ -152,6 +152,62 @@ fn recorded_figures_are_on_the_page() {
 }
 
 #[test]
+fn figures_of_gpus_are_shown_while_they_are_new() {
+    let metrics = Metrics::new("nano", false);
+    metrics.watch_ranks(|| vec![1.5, 2.5]);
+    let gpu = GpuFigures {
+        name: "GPU".into(),
+        utilization: Some(0.5),
+        uncorrected_errors: Some(3.0),
+        throttled: vec![("power_cap", true), ("thermal", false)],
+        ..GpuFigures::default()
+    };
+    metrics.set_gpus(vec![gpu.clone(), GpuFigures { utilization: None, ..gpu }]);
+    metrics.record_xid(1, 79);
+    // A second scrape counts nothing twice.
+    drop(page(&metrics));
+    let new = page(&metrics);
+    for (name, labels, expected) in [
+        ("perigee_gpu_utilization_ratio", &[][..], 0.5),
+        ("perigee_gpu_ecc_uncorrected_errors_total", &[("rank", "1")], 3.0),
+        ("perigee_gpu_throttled", &[("rank", "1"), ("reason", "power_cap")], 1.0),
+        ("perigee_gpu_throttled", &[("rank", "1"), ("reason", "thermal")], 0.0),
+        ("perigee_gpu_xid_errors_total", &[("rank", "1"), ("xid", "79")], 1.0),
+        ("perigee_rank_exchange_seconds_total", &[("rank", "1")], 2.5),
+    ] {
+        assert_eq!(new.value(name, labels), expected, "{name}{labels:?}");
+    }
+    let devices = |seconds: u64| {
+        metrics.devices().gpus.show(&metrics.recorder, Instant::now() + Duration::from_secs(seconds));
+        let families = metrics.recorder.registry.gather();
+        families.iter().filter(|family| family.name().starts_with("perigee_gpu_")).count()
+    };
+    assert_eq!([devices(9), devices(11), devices(0)], [5, 1, 1]);
+}
+
+#[test]
+fn a_rank_that_the_others_wait_for_is_told() {
+    let metrics = Metrics::new("nano", false);
+    assert_eq!(metrics.straggler(), None);
+    let exchanges = Arc::new(AtomicU64::new(0));
+    let of_ranks = exchanges.clone();
+    metrics.watch_ranks(move || {
+        let steps = of_ranks.load(Ordering::Relaxed) as f64;
+        vec![steps * 0.004, steps * 0.001]
+    });
+    let look = || {
+        for _ in 0..100 {
+            metrics.record_step(&StepTimes { forward: Duration::from_millis(10), ..StepTimes::default() });
+        }
+        exchanges.fetch_add(100, Ordering::Relaxed);
+        metrics.straggler().map(|straggler| straggler.rank)
+    };
+    assert_eq!([look(), look(), look()], [None, None, Some(1)]);
+    let slowness = page(&metrics).value("perigee_rank_slowness_ratio", &[("rank", "1")]);
+    assert!((slowness - 1.5).abs() < 1e-9, "{slowness}");
+}
+
+#[test]
 fn pages_are_well_formed_before_anything_happens() {
     let metrics = Metrics::new("nano", true);
     assert_eq!(page(&metrics).value("vllm:num_requests_waiting", &[]), 0.0);

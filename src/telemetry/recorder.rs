@@ -80,6 +80,11 @@ impl Recorder {
         self.entries[metric as usize].families.iter().for_each(|family| family.handle(labels).record(value));
     }
 
+    /// Removes every series of a metric whose label values the table does not list.
+    pub(super) fn clear(&self, metric: Metric) {
+        self.entries[metric as usize].families.iter().for_each(Registered::clear);
+    }
+
     /// Adds to a gauge.
     pub(super) fn add(&self, metric: Metric, difference: f64) {
         for handle in self.handles(metric, 0) {
@@ -131,6 +136,14 @@ impl Registered {
             Self::Counter(family) => registry.register(Box::new(family.clone())),
             Self::Gauge(family) => registry.register(Box::new(family.clone())),
             Self::Histogram(family) => registry.register(Box::new(family.clone())),
+        }
+    }
+
+    fn clear(&self) {
+        match self {
+            Self::Counter(family) => family.reset(),
+            Self::Gauge(family) => family.reset(),
+            Self::Histogram(family) => family.reset(),
         }
     }
 

@@ -127,12 +127,22 @@ fn findings_have_their_level_and_remedy() {
             "ok device 0 ECC is on, no uncorrected errors",
             "ok device 0 SM clock 345 MHz now, 1980 MHz at most",
             "ok device 0 power limit 700 W of 700 W as delivered",
+            "ok device 0 PCIe x16 of x16, generation 1 now, 5 at most",
         ],
     );
     with_cuda(
         &[("FAKE_ECC", "0"), ("FAKE_POWER_W", "450")],
         false,
         &["warn device 0 ECC is off", "warn device 0 power limit 450 W of 700 W as delivered\n-> raise it"],
+    );
+    with_cuda(
+        // The power cap and hw_thermal.
+        &[("FAKE_LANES", "8"), ("FAKE_THROTTLE", "68")],
+        false,
+        &[
+            "warn device 0 PCIe x8 of x16, generation 1 now, 5 at most\n-> seat the GPU",
+            "warn device 0 the clock is lowered: power_cap, hw_thermal\n-> see nvidia-smi",
+        ],
     );
     with_cuda(&[("FAKE_ERRORS", "3")], true, &["FAIL device 0 3 uncorrected memory errors"]);
     with_cuda(&[("FAKE_OLD", "1")], false, &["ok device 0 the GPU has no ECC"]);

@@ -7,6 +7,7 @@
 mod boot;
 mod cublaslt;
 mod doctor;
+mod gpus;
 
 use std::env;
 use std::ffi::{CStr, c_int, c_long};

@@ -7,6 +7,7 @@ use super::plan::{Layout, lay_out, no_room};
 use super::{BackendChoice, EngineError, EngineOptions, EngineProgress};
 use crate::boot::draft_source::DraftSource;
 use crate::boot::equipped::{Equipped, EquippedGpus};
+use crate::boot::gpu_watch;
 use crate::boot::kv_identity::kv_identity;
 use crate::boot::tuned_ops::tuned_ops;
 use perigee_cuda::{Driver, ExchangeTimes};
@@ -50,7 +51,8 @@ pub fn start_engine(
             let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint, ranks, groups);
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
             let meter = Arc::<UploadMeter>::default();
-            let backends = gpu.open(&ops, tuning, &meter, options.launch_times.clone(), &metrics)?;
+            let (backends, watched) =
+                gpu.open(&ops, tuning, &meter, options.launch_times.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
             let equipped = EquippedGpus {
@@ -58,7 +60,9 @@ pub fn start_engine(
                 memory_bytes: gpu.memory_bytes(),
                 uploads: Uploads { meter, order, expert_groups: options.parallelism.expert_groups },
             };
-            start_on_gpus(equipped, checkpoint, blueprint, options, metrics, progress)
+            let started = start_on_gpus(equipped, checkpoint, blueprint, options, metrics.clone(), progress)?;
+            gpu_watch::watch(watched, &metrics);
+            Ok(started)
         }
         BackendChoice::Given { devices, activations } => {
             devices.0.start(*activations, checkpoint, blueprint, options, metrics, progress)

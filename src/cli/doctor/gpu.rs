@@ -110,6 +110,29 @@ fn examine_state(report: &mut Report, part: &str, state: &DeviceState) {
             false => report.ok(part, text),
         }
     }
+    if let (Some(lanes), Some(most)) = (state.pcie_lanes, state.max_pcie_lanes) {
+        let generation = match (state.pcie_generation, state.max_pcie_generation) {
+            // A GPU without work lowers it.
+            (Some(now), Some(most)) => format!(", generation {now} now, {most} at most"),
+            _ => String::new(),
+        };
+        let text = format!("PCIe x{lanes} of x{most}{generation}");
+        match lanes < most {
+            true => {
+                report.warning(part, text, "seat the GPU and its riser anew, or take a slot with all lanes")
+            }
+            false => report.ok(part, text),
+        }
+    }
+    let holding: Vec<&str> =
+        state.throttled().filter(|(_, holds)| *holds).map(|(reason, _)| reason).collect();
+    if !holding.is_empty() {
+        report.warning(
+            part,
+            format!("the clock is lowered: {}", holding.join(", ")),
+            "see nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE: cooling, power supply, limits that were set",
+        );
+    }
 }
 
 /// Copies bytes between all pairs of devices.

@@ -75,6 +75,13 @@ impl Page {
         self.samples.iter().filter(|sample| sample.name == name).find_map(|sample| sample.label(label))
     }
 
+    /// The values of a label, of the series above 0 that have another label with a value.
+    pub(super) fn holding(&self, name: &str, (other, value): (&str, &str), label: &str) -> Vec<&str> {
+        let holding =
+            self.named(name).filter(|sample| sample.value > 0.0 && sample.label(other) == Some(value));
+        holding.filter_map(|sample| sample.label(label)).collect()
+    }
+
     /// KV blocks in all, and the shares of them that sequences use and that the prefix cache keeps.
     pub(super) fn blocks(&self) -> (f64, f64, f64) {
         let blocks = self.by_label("perigee_kv_blocks", "state");

@@ -11,6 +11,8 @@ use super::watch::{LATENCY_WINDOW, Link, RATE_WINDOW, Span, Watch};
 const SLOW_STEP_S: f64 = 10.0;
 /// Sequences that wait for this long are worth a line; between two steps some always do.
 const QUEUE_LASTS: Duration = Duration::from_secs(5);
+/// A rank with this much of the others' time makes them wait.
+const SLOW_RANK: f64 = 1.3;
 /// A cache this full makes sequences wait.
 const FULL_CACHE: f64 = 0.95;
 
@@ -66,6 +68,16 @@ fn of_figures(watch: &Watch, last: &Page, is_told: bool) -> Vec<Notice> {
             if let Some(rate) = span.rate(counter).filter(|rate| *rate > 0.0) {
                 say(Weight::Warning, format!("{} {text}", count(rate)));
             }
+        }
+    }
+    for (rank, errors) in last.by_label("perigee_gpu_ecc_uncorrected_errors_total", "rank") {
+        if errors > 0.0 {
+            say(Weight::Problem, format!("GPU {rank}: {} uncorrected memory errors", count(errors)));
+        }
+    }
+    for (rank, slowness) in last.by_label("perigee_rank_slowness_ratio", "rank") {
+        if slowness > SLOW_RANK {
+            say(Weight::Warning, format!("GPU {rank} takes {} times as long as the others", count(slowness)));
         }
     }
     let lasts = |span: &Span<'_>| span.seconds >= QUEUE_LASTS.as_secs_f64() && span.least(QUEUE) > 0.0;

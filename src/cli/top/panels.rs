@@ -41,7 +41,7 @@ pub(super) struct Panel {
 
 /// A label and segments in falling importance.
 pub(super) struct Row {
-    pub(super) label: &'static str,
+    pub(super) label: String,
     /// The figure of the chart beside the row.
     pub(super) course: Option<fn(&Point) -> f64>,
     /// Shares of a bar in front of the segments, where there is room for it.
@@ -49,8 +49,8 @@ pub(super) struct Row {
     segments: Vec<Vec<Span<'static>>>,
 }
 
-/// The panels of a server, most important first; `None` before its first page.
-pub(super) fn panels(watch: &Watch) -> Option<[Panel; 7]> {
+/// The panels of a server, most important first; `None` before its first page. That of GPUs has a row for each, and none without one.
+pub(super) fn panels(watch: &Watch) -> Option<[Panel; 8]> {
     let (recent, minute) = (watch.span(RATE_WINDOW)?, watch.span(LATENCY_WINDOW)?);
     let source = Source { last: watch.last()?, recent, minute };
     Some([
@@ -58,6 +58,7 @@ pub(super) fn panels(watch: &Watch) -> Option<[Panel; 7]> {
         source.tokens(),
         source.latency(),
         source.cache(),
+        source.gpus(),
         source.speculation(),
         source.guard(),
         source.engine(),
@@ -81,8 +82,8 @@ pub(super) fn bar(parts: &[(f64, char, Style)], width: usize) -> Vec<Span<'stati
 }
 
 impl Row {
-    fn new(label: &'static str) -> Self {
-        Self { label, course: None, bar: Vec::new(), segments: Vec::new() }
+    fn new(label: impl Into<String>) -> Self {
+        Self { label: label.into(), course: None, bar: Vec::new(), segments: Vec::new() }
     }
 
     /// A figure between two texts.
@@ -151,7 +152,7 @@ impl Row {
 }
 
 impl Panel {
-    fn new<const N: usize>(title: &'static str, key_rows: usize, rows: [Row; N]) -> Self {
+    fn new(title: &'static str, key_rows: usize, rows: impl Into<Vec<Row>>) -> Self {
         Self { title, note: String::new(), rows: rows.into(), key_rows }
     }
 
@@ -260,6 +261,49 @@ impl Source<'_> {
         let tokens = size.map_or(String::new(), |size| format!(" × {size} tokens"));
         let lookups = lookups.quiet(format!("{} blocks{tokens}", count(blocks)));
         Panel::new("KV cache", 1, [shares, lookups])
+    }
+
+    fn gpus(&self) -> Panel {
+        let figures = |name: &str| self.last.by_label(&format!("perigee_gpu_{name}"), "rank");
+        let [used, memory, bytes_used] =
+            ["utilization_ratio", "memory_bytes", "memory_used_bytes"].map(figures);
+        let [power, limit, clock, temperature] =
+            ["power_watts", "power_limit_watts", "sm_clock_hertz", "temperature_celsius"].map(figures);
+        let waits = self.minute.deltas("perigee_rank_exchange_seconds_total", "rank");
+        let steps = self.minute.delta("perigee_step_seconds_sum");
+        let of = |value: Option<&f64>, text: fn(f64) -> String| {
+            value.map_or(String::new(), |value| format!(" of {}", text(*value)))
+        };
+        let row = |rank: &String| {
+            let mut row = Row::new(format!("GPU {rank}"));
+            if let Some(share) = used.get(rank) {
+                row = row.figure("", percent(*share), "");
+            }
+            for reason in self.last.holding("perigee_gpu_throttled", ("rank", rank), "reason") {
+                row = row.styled("", reason.to_owned(), "", WARNING);
+            }
+            if let Some(used) = bytes_used.get(rank) {
+                row = row.figure("", bytes(*used), &of(memory.get(rank), bytes));
+            }
+            if let Some(watts) = power.get(rank) {
+                row = row.figure(
+                    "",
+                    count(*watts),
+                    &format!("{} W", of(limit.get(rank), count)),
+                );
+            }
+            if let Some(degrees) = temperature.get(rank) {
+                row = row.figure("", count(*degrees), " °C");
+            }
+            if let Some(hertz) = clock.get(rank) {
+                row = row.figure("", format!("{:.0}", hertz / 1e6), " MHz");
+            }
+            if let Some(seconds) = waits.get(rank).filter(|_| steps > 0.0) {
+                row = row.figure("exchanges ", percent(seconds / steps), "");
+            }
+            row
+        };
+        Panel::new("GPUs", 1, figures("info").keys().map(row).collect::<Vec<_>>())
     }
 
     fn speculation(&self) -> Panel {

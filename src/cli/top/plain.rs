@@ -41,7 +41,7 @@ pub(super) fn snapshot(watch: &Watch, notices: &[Notice]) -> String {
         return text;
     }
     let panels = panels(watch).into_iter().flatten();
-    panels.flat_map(|panel| panel.rows).for_each(|row| line(row.label, &row.text()));
+    panels.flat_map(|panel| panel.rows).for_each(|row| line(&row.label, &row.text()));
     text
 }
 
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
     use crate::cli::top::notices::notices;
-    use crate::cli::top::test_server::{assert_screen, busy, idle};
+    use crate::cli::top::test_server::{assert_screen, busy, idle, on_gpus};
 
     fn text(watch: &Watch) -> String {
         snapshot(watch, &notices(watch, 61.0))
@@ -68,6 +68,14 @@ mod tests {
     #[test]
     fn a_busy_server() {
         assert_screen("busy-plain", &text(&busy()));
+    }
+
+    #[test]
+    fn a_server_on_gpus() {
+        let text = text(&on_gpus());
+        let gpu = "\nGPU 1         93 %, power_cap, 132 GiB of 141 GiB, 700 of 700 W, 64 °C, 1980 MHz, exchanges 5 %\n";
+        assert!(text.contains(gpu), "{text}");
+        assert!(text.contains("\nnotice        GPU 1 takes 1.4 times as long as the others\n"), "{text}");
     }
 
     #[test]

@@ -84,7 +84,11 @@ fn page(seconds: f64) -> String {
 }
 
 fn scraped(watch: &mut Watch, at: u64, load_seconds: f64) {
-    let page = Page::parse(&page(load_seconds), 0.0).unwrap();
+    record(watch, at, &page(load_seconds));
+}
+
+fn record(watch: &mut Watch, at: u64, page: &str) {
+    let page = Page::parse(page, 0.0).unwrap();
     let state = State { word: "ready".into(), notice: None, boot: None };
     watch.record(Duration::from_secs(at), Ok(Scrape { state, page }));
 }
@@ -93,6 +97,37 @@ fn scraped(watch: &mut Watch, at: u64, load_seconds: f64) {
 pub(super) fn busy() -> Watch {
     let mut watch = Watch::new(URL.into(), Duration::from_secs(1));
     (0..=60).for_each(|at| scraped(&mut watch, at, at as f64));
+    watch
+}
+
+/// A server under load for a minute, on two GPUs, of which one is throttled.
+pub(super) fn on_gpus() -> Watch {
+    let mut watch = Watch::new(URL.into(), Duration::from_secs(1));
+    for at in 0..=60u32 {
+        let mut text = page(f64::from(at));
+        for (rank, power, exchanges) in [(0, 612.4, 0.3), (1, 700.1, 0.05)] {
+            for (name, value) in [
+                ("gpu_info", 1.0),
+                ("gpu_utilization_ratio", 0.93),
+                ("gpu_memory_used_bytes", 132.5 * f64::from(1 << 30)),
+                ("gpu_memory_bytes", 141.0 * f64::from(1 << 30)),
+                ("gpu_power_watts", power),
+                ("gpu_power_limit_watts", 700.0),
+                ("gpu_sm_clock_hertz", 1.98e9),
+                ("gpu_temperature_celsius", 64.0),
+                ("gpu_ecc_uncorrected_errors_total", 0.0),
+                ("rank_exchange_seconds_total", exchanges * f64::from(at) * 0.87),
+                ("rank_slowness_ratio", 1.36 * f64::from(rank)),
+            ] {
+                writeln!(text, "perigee_{name}{{rank=\"{rank}\"}} {value}").unwrap();
+            }
+            for (reason, holds) in [("power_cap", rank), ("thermal", 0)] {
+                writeln!(text, "perigee_gpu_throttled{{rank=\"{rank}\",reason=\"{reason}\"}} {holds}")
+                    .unwrap();
+            }
+        }
+        record(&mut watch, at.into(), &text);
+    }
     watch
 }
 

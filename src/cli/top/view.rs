@@ -45,6 +45,7 @@ first token  from the arrival of a request to its first reply token
 inter-token  between two tokens of a reply
 step         one step of the engine; busy is the time in steps
 blocks       KV cache: █ used by sequences, ▒ kept for later prompts
+exchanges    share of the steps in which a GPU exchanged or waited
 accepted     share of the drafted tokens that became part of a reply
 stopped      replies that the guard ended for endless repetition";
 
@@ -150,12 +151,12 @@ impl Screen<'_> {
             return;
         };
         if titles && area.width >= TWO_COLUMNS_FROM {
-            let [requests, tokens, latency, cache, speculation, guard, engine] = &panels;
+            let [requests, tokens, latency, cache, gpus, speculation, guard, engine] = &panels;
             let [top, bottom] = Layout::vertical([Length(TOP_ROWS), Fill(1)]).areas(area);
             let [left, right] = Layout::horizontal([Fill(1), Fill(1)]).spacing(2).areas(top);
             self.stack([requests, engine, guard], left, titles, buffer);
             self.stack([latency, cache, speculation], right, titles, buffer);
-            self.stack([tokens], bottom, titles, buffer);
+            self.stack([tokens, gpus], bottom, titles, buffer);
         } else {
             self.stack(&panels, area, titles, buffer);
         }
@@ -175,7 +176,7 @@ impl Screen<'_> {
     ) {
         let (mut spare, mut shown, mut heights) = (area.height, Vec::new(), Vec::new());
         let title = u16::from(titles);
-        for panel in panels {
+        for panel in panels.into_iter().filter(|panel| !panel.rows.is_empty()) {
             if spare < title + panel.key_rows as u16 {
                 break;
             }

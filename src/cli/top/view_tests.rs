@@ -8,7 +8,7 @@ use ratatui::style::Color;
 
 use super::*;
 use crate::cli::top::scrape::Stage;
-use crate::cli::top::test_server::{absent, assert_screen, busy, idle, lost};
+use crate::cli::top::test_server::{absent, assert_screen, busy, idle, lost, on_gpus};
 
 fn screen(watch: &Watch) -> Screen<'_> {
     let at = watch.last_at().unwrap_or_default().max(Duration::from_secs(60));
@@ -56,6 +56,7 @@ fn screens() {
     let both = [(80, 24), (120, 40)];
     let at = Duration::from_secs;
     check("busy", screen(&busy()), &[(80, 24), (120, 40), (40, 10)]);
+    check("gpus", screen(&on_gpus()), &both);
     check("idle", Screen { now: at(5), ..screen(&idle()) }, &both);
     check("booting", Screen { now: at(5), ..screen(&booting()) }, &both);
     check("lost", Screen { now: at(65), ..screen(&lost()) }, &both);

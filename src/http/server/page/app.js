@@ -1,6 +1,7 @@
 // The page as a whole: views, the poll of health and metrics, the header, the key.
 
 import { Board, amount, element, percent, seconds } from './chart.js';
+import { showGpus } from './gpus.js';
 import { POLL_MS, Recent, Sample, parse } from './metrics.js';
 import { PANELS, WANTED } from './panels.js';
 import { setUpPlayground, showModel } from './playground.js';
@@ -51,6 +52,7 @@ async function poll() {
     polling = false;
     showHeader();
     board.drawTo(Date.now());
+    showGpus(byId('gpus'), recent, server.silentSince !== null);
     if (!document.hidden) timer = setTimeout(poll, POLL_MS);
   }
 }

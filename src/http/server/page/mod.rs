@@ -26,10 +26,11 @@ pub(super) static REFERENCE: File =
     File { name: "reference.html", media_type: HTML, text: include_str!("reference.html") };
 
 /// The files beside them, below `/page/`.
-static FILES: [File; 10] = [
+static FILES: [File; 11] = [
     File { name: "style.css", media_type: CSS, text: include_str!("style.css") },
     File { name: "app.js", media_type: SCRIPT, text: include_str!("app.js") },
     File { name: "chart.js", media_type: SCRIPT, text: include_str!("chart.js") },
+    File { name: "gpus.js", media_type: SCRIPT, text: include_str!("gpus.js") },
     File { name: "metrics.js", media_type: SCRIPT, text: include_str!("metrics.js") },
     File { name: "panels.js", media_type: SCRIPT, text: include_str!("panels.js") },
     File { name: "playground.js", media_type: SCRIPT, text: include_str!("playground.js") },

@@ -23,7 +23,9 @@ export const WANTED = new Set([
   'perigee_speculation_drafted_tokens_total', 'perigee_speculation_accepted_tokens_total',
   'perigee_speculation_seconds_saved', 'perigee_guard_events_total', 'perigee_guard_discarded_tokens_total',
   'perigee_guard_numeric_faults_total', 'perigee_finished_sequences_total', 'perigee_rejected_requests_total',
-  HTTP, ...[TTFT, ITL, STEP].map((name) => `${name}_bucket`),
+  HTTP, ...[TTFT, ITL, STEP].map((name) => `${name}_bucket`), `${STEP}_sum`, 'perigee_rank_exchange_seconds_total',
+  ...['info', 'utilization_ratio', 'throttled', 'ecc_uncorrected_errors_total', 'memory_used_bytes', 'memory_bytes', 'power_watts',
+    'power_limit_watts', 'temperature_celsius', 'sm_clock_hertz'].map((name) => `perigee_gpu_${name}`),
 ]);
 
 // Probes ask while a server boots or drains, and are answered 503 by design.
