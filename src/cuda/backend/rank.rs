@@ -11,7 +11,9 @@ use super::{Cache, CudaBackend, Experts, KvUp, Workspace};
 use crate::attention::ContextParts;
 use crate::driver::{Driver, DriverError, Transfer};
 use crate::exchange_times::ExchangeTimes;
-use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation, Shots, Wire};
+use crate::kernels::all_reduce::{
+    self, Layout, Link, LinkState, MAX_RANKS, ONE_SHOT_ROWS, Operation, Shots, Wire,
+};
 use crate::kernels::embed;
 use crate::kernels::exchange::Exchange;
 use crate::kernels::sampler_shards::{Board, Inputs};
@@ -39,6 +41,8 @@ pub(super) struct Peers {
     /// Where keys are in parts.
     parts: Option<ContextParts>,
     member: Member,
+    /// Rows up to which every rank sums all of them.
+    one_shot_rows: usize,
     /// Longest wait for another rank.
     wait: Duration,
     /// Downloads of the [`LinkState`] behind each call of `sample`.
@@ -67,6 +71,10 @@ impl Peers {
     ) -> Result<Sampler, OpError> {
         let (rows, slots) = (capacity.max_logits_rows, capacity.max_num_seqs);
         Sampler::of_shard(stream, self.vocab, self.ids.clone(), Some(self.board), rows, slots)
+    }
+
+    fn shots_for(&self, num_rows: usize) -> Shots {
+        if num_rows <= self.one_shot_rows { Shots::One } else { Shots::Two }
     }
 
     /// Asks whether all waits so far have ended, for the answer with this call's tokens.
@@ -184,14 +192,16 @@ impl<D: Driver> CudaBackend<D> {
         peers: &Peers,
         rows: &all_reduce::Rows,
     ) -> Result<(), OpError> {
-        let shots = (all_reduce::shots_for(num_rows), self.wire);
+        let shots = (peers.shots_for(num_rows), self.wire);
         all_reduce::launch(&mut self.stream, &peers.link, &peers.layout, shots, operation, num_rows, rows)
     }
 }
 
-/// Rows of the sums that links are verified with, and how many of one row are timed.
-const VERIFIED_ROWS: usize = 32;
-const TIMED_SUMS: u32 = 64;
+/// Most rows of the sums that links are verified with; no more are timed.
+const VERIFIED_ROWS: usize = 64;
+/// Rows of the sums that are timed. All of them twice: once and once more, of which the shorter time counts.
+const TIMED_ROWS: [usize; 6] = [1, 4, 8, 16, 32, 64];
+const TIMED_SUMS: u32 = 4;
 
 /// What `rank` gives to element `at` of a verified sum: three bits of the sum, so that a wrong one says whose is missing.
 fn given(rank: usize, at: usize) -> u32 {
@@ -199,8 +209,23 @@ fn given(rank: usize, at: usize) -> u32 {
 }
 
 impl<D: Driver> CudaBackend<D> {
-    /// Sums of known numbers in both kinds, as steps compute them, and the time of one of one row. Errors: a link that loses or changes
-    /// what a rank stores.
+    /// Enqueues a sum of the rows of `partial`, of which nothing is kept.
+    fn try_sum(&mut self, shots: Shots, wire: Wire, rows: usize, w: &Workspace<D>) -> Result<(), OpError> {
+        let Some(peers) = &w.peers else { return Ok(()) };
+        let sum = all_reduce::Rows {
+            partial: peers.partial.address,
+            hidden: w.activations.hidden.address,
+            adds: false,
+            gain: 0,
+            normed: 0,
+            rounded: 0,
+            eps: 0.0,
+        };
+        let (link, layout) = (&peers.link, &peers.layout);
+        all_reduce::launch(&mut self.stream, link, layout, (shots, wire), Operation::Links, rows, &sum)
+    }
+
+    /// Sums of known numbers in both kinds, as steps compute them. Errors: a link that loses or changes what a rank stores.
     fn verify_links(&mut self, w: &Workspace<D>, rows: usize) -> Result<(), OpError> {
         let Some(peers) = &w.peers else { return Ok(()) };
         // Nobody waits for a rank that still allocates.
@@ -210,24 +235,10 @@ impl<D: Driver> CudaBackend<D> {
         let rows = rows.min(VERIFIED_ROWS);
         let values: Vec<f32> = (0..rows * columns).map(|at| given(rank, at) as f32).collect();
         self.stream.upload(peers.partial.address, bytemuck::cast_slice(&values))?;
-        let sum = all_reduce::Rows {
-            partial: peers.partial.address,
-            hidden: hidden.address,
-            adds: false,
-            gain: 0,
-            normed: 0,
-            rounded: 0,
-            eps: 0.0,
-        };
-        let add = |backend: &mut Self, shots: Shots, rows: usize| {
-            let (link, layout) = (&peers.link, &peers.layout);
-            // Known numbers have more bits than bf16.
-            let shots = (shots, Wire::F32);
-            all_reduce::launch(&mut backend.stream, link, layout, shots, Operation::Links, rows, &sum)
-        };
         for shots in [Shots::One, Shots::Two] {
             self.stream.driver().zero(hidden.address, 4 * rows * columns)?;
-            add(self, shots, rows)?;
+            // Known numbers have more bits than bf16.
+            self.try_sum(shots, Wire::F32, rows, w)?;
             peers.meet()?;
             let sums = self.stream.read::<f32>(hidden.address, rows * columns)?;
             peers.ended(self.stream.read::<LinkState>(peers.link.state, 1)?[0])?;
@@ -244,20 +255,52 @@ impl<D: Driver> CudaBackend<D> {
             }
             peers.meet()?;
         }
-        self.stream.driver().begin_timing()?;
-        (0..TIMED_SUMS).try_for_each(|_| add(self, Shots::One, 1))?;
-        peers.meet()?;
-        let micros = self.stream.driver().end_timing()?.as_secs_f64() * 1e6 / f64::from(TIMED_SUMS);
-        if rank == 0 {
-            let (micros, bytes) = (format!("{micros:.1}"), 4 * columns);
+        Ok(())
+    }
+
+    /// Rows up to which sums take less time in one shot than in two, as the first rank measures it: bits do not depend on it.
+    fn time_links(&mut self, w: &Workspace<D>, rows: usize) -> Result<Option<usize>, OpError> {
+        let Some(peers) = &w.peers else { return Ok(None) };
+        let (wire, world) = (self.wire, self.share.world);
+        let mut time = |shots: Shots, rows: usize| -> Result<f64, OpError> {
+            let mut least = f64::INFINITY;
+            for _ in 0..2 {
+                peers.meet()?;
+                self.stream.driver().begin_timing()?;
+                (0..TIMED_SUMS).try_for_each(|_| self.try_sum(shots, wire, rows, w))?;
+                peers.meet()?;
+                least = least.min(self.stream.driver().end_timing()?.as_secs_f64());
+            }
+            Ok(least * 1e6 / f64::from(TIMED_SUMS))
+        };
+        let most = rows.min(peers.layout.one_shot_rows());
+        let mut times = Vec::new();
+        for rows in TIMED_ROWS.into_iter().filter(|rows| *rows <= most) {
+            // In two shots each rank has a row to sum.
+            let two = if rows < world { f64::INFINITY } else { time(Shots::Two, rows)? };
+            times.push((rows, time(Shots::One, rows)?, two));
+        }
+        let faster = times.iter().take_while(|(_, one, two)| one <= two).map(|(rows, ..)| *rows);
+        let own = faster.last().unwrap_or(1).max(world - 1);
+        let mut one_shot_rows = own;
+        peers.member.exchange_words("links", &[own as u64], |rank, rows| {
+            if let (0, Some(rows)) = (rank, rows.first()) {
+                one_shot_rows = *rows as usize;
+            }
+        })?;
+        if self.share.rank == 0 {
+            let times: Vec<String> =
+                times.iter().map(|(rows, one, two)| format!("{rows}: {one:.1} or {two:.1}")).collect();
+            let (bytes, times) = (4 * w.shape.hidden_size, times.join(", "));
             tracing::info!(
                 ranks = world,
                 bytes,
-                micros,
-                "links verified: sums of all ranks arrive whole, one row takes so long"
+                times,
+                one_shot_rows,
+                "links verified: sums of all ranks arrive whole; microseconds by rows, in one shot or two"
             );
         }
-        Ok(())
+        Ok(Some(one_shot_rows))
     }
 }
 
@@ -362,13 +405,18 @@ impl<D: Driver> Rank for CudaBackend<D> {
             board,
             parts,
             member,
+            one_shot_rows: ONE_SHOT_ROWS.min(sizes.sums.one_shot_rows()),
             wait: self.wait,
             asked: VecDeque::new(),
             busy: 0,
             times: self.exchange_times.clone(),
         };
-        let workspace = self.workspace(&own, capacity, rope, Some(peers))?;
+        let mut workspace = self.workspace(&own, capacity, rope, Some(peers))?;
         self.verify_links(&workspace, capacity.max_tokens)?;
+        let one_shot_rows = self.time_links(&workspace, capacity.max_tokens)?;
+        if let (Some(peers), Some(rows)) = (&mut workspace.peers, one_shot_rows) {
+            peers.one_shot_rows = rows;
+        }
         Ok(workspace)
     }
 

@@ -172,8 +172,10 @@ pub struct Layout {
     capacity: [usize; 2],
 }
 
-/// Most rows that every rank sums by itself.
-const ONE_SHOT_ROWS: usize = 16;
+/// Most rows that every rank sums by itself, times the ranks: two ranks move the same bytes in one shot as in two, eight four times as many.
+const ONE_SHOT_PARTS: usize = 128;
+/// Rows up to which every rank sums by itself, as long as nobody has measured.
+pub const ONE_SHOT_ROWS: usize = 16;
 /// Most rows of a launch.
 const TWO_SHOT_ROWS: usize = 512;
 /// An area's memory is used in turns: a rank can be one sum ahead of another.
@@ -183,8 +185,13 @@ impl Layout {
     /// The layout for steps of up to `rows` rows of `columns` values.
     pub fn new(world: usize, columns: usize, rows: usize) -> Self {
         let capacity =
-            [ONE_SHOT_ROWS, TWO_SHOT_ROWS].map(|most| most.min(rows).max(1).next_multiple_of(world));
+            [ONE_SHOT_PARTS / world, TWO_SHOT_ROWS].map(|most| most.min(rows).max(1).next_multiple_of(world));
         Self { columns, world, capacity }
+    }
+
+    /// Most rows that one launch sums in one shot.
+    pub fn one_shot_rows(&self) -> usize {
+        self.capacity[0]
     }
 
     /// Offsets of the rows of the one-shot kernel, of parts, of sums; bytes of all.
@@ -208,11 +215,6 @@ impl Layout {
 
 /// A word of an area that nobody has written: -0.
 pub const EMPTY: u32 = 0x8000_0000;
-
-/// The kind for so many rows, until it is measured.
-pub fn shots_for(num_rows: usize) -> Shots {
-    if num_rows <= ONE_SHOT_ROWS { Shots::One } else { Shots::Two }
-}
 
 /// Enqueues the sum of `num_rows` rows of `layout.columns` values. All ranks call it with the same numbers.
 pub fn launch<D: Driver>(
@@ -288,5 +290,6 @@ mod tests {
         // 7 MiB a rank of rows that all ranks sum, 28 MiB each of parts and sums.
         assert_eq!(kimi.bytes(), (2 * 8 * 16 + 4 * 512) * 4 * 7168);
         assert_eq!(Layout::new(4, 64, 1).capacity, [4, 4]);
+        assert_eq!([2, 4].map(|world| Layout::new(world, 7168, 8192).one_shot_rows()), [64, 32]);
     }
 }
