@@ -125,7 +125,9 @@ def check_gpus_have_a_line_each(server, page):
             const answer = await asked.call(window, url, ...rest);
             if (!String(url).endsWith('metrics')) return answer;
             polls += 1;
-            const text = (await answer.text()).replace(/^perigee_step_seconds_sum .*$/m, `perigee_step_seconds_sum ${polls * 4}`);
+            // Another process, so that nothing is compared with what the server counted before.
+            const text = (await answer.text()).replace(/^perigee_step_seconds_sum .*$/m, `perigee_step_seconds_sum ${polls * 4}`)
+                .replace(/^process_start_time_seconds .*$/m, 'process_start_time_seconds 1');
             return new Response(text + figures(0) + figures(1), { headers: answer.headers });
         };""")
     page.until("both GPUs are there", lambda: page.text("#gpus").count("exchanges 25 % of steps") == 2)
