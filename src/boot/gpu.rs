@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::gpu_watch::WatchedGpu;
 use super::memory_plan::format_bytes;
+use crate::config::device::DeviceConfig;
 use crate::config::parallel::Collectives;
 use perigee_cuda::tuner::{
     self, BenchSizes, Candidate, Choices, Effort, Identity, KernelTime, KernelTimes, Measurement, Table,
@@ -70,6 +71,14 @@ pub enum GpuError {
         /// Names and compute capabilities of all devices.
         names: String,
     },
+    /// A device that is asked for is not there.
+    #[error("device.devices = {name}, and no GPU has this number or UUID: there are {found}")]
+    NoSuchDevice {
+        /// What is asked for.
+        name: String,
+        /// Numbers, names and UUIDs of all devices.
+        found: String,
+    },
     /// A device does not reach another one's memory.
     #[error(
         "GPU {from} ({from_bus}) does not {what} GPU {to} ({to_bus}), as {ranks} ranks (device.ranks) do to exchange values: {remedy}; with \
@@ -118,6 +127,23 @@ pub enum GpuError {
     },
 }
 
+/// The devices that an operator lists, in that order; all of them for an empty list.
+fn chosen(devices: Vec<Device>, wanted: &[String]) -> Result<Vec<Device>, GpuError> {
+    if wanted.is_empty() {
+        return Ok(devices);
+    }
+    let named = |name: &String| {
+        let device = devices.iter().find(|device| device.is_called(name)).cloned();
+        device.ok_or_else(|| {
+            let uuid = |device: &Device| device.uuid.clone().unwrap_or_default();
+            let text = |device: &Device| format!("{}: {} {}", device.ordinal, device.name, uuid(device));
+            let found = devices.iter().map(text).collect::<Vec<_>>().join(", ");
+            GpuError::NoSuchDevice { name: name.clone(), found }
+        })
+    };
+    wanted.iter().map(named).collect()
+}
+
 impl GpuError {
     /// Whether the device, its driver or its kernels are missing or refuse, and another device can serve in its place. If not, a device
     /// that was used has broken.
@@ -132,14 +158,16 @@ impl Gpu {
         format!("{} {:?} on {} ranks", self.device.name, self.arithmetic, self.ranks())
     }
 
-    /// The first device with kernels, and with more than one rank as many as there are ranks: all of one architecture, since a product
+    /// The first of the wanted devices with kernels, and with more than one rank as many as there are ranks: all of one architecture, since a product
     /// that every rank computes must have the same bits on all.
     pub fn find(
         kernels: &perigee_cuda::Config,
         arithmetic: Activations,
-        ranks: usize,
+        wanted: &DeviceConfig,
     ) -> Result<Self, GpuError> {
         let Installation { version, devices } = Installation::probe()?;
+        let ranks = wanted.ranks;
+        let devices = chosen(devices, &wanted.devices)?;
         let names: Vec<String> = devices
             .iter()
             .map(|d| format!("{} (compute capability {}.{})", d.name, d.capability.0, d.capability.1))

@@ -13,7 +13,7 @@ use perigee_ops::Activations;
 pub(crate) fn shortcomings(settings: &Settings) -> Vec<Violation> {
     let mut found = Vec::new();
     if settings.device.backend == device::BackendChoice::Cuda
-        && let Err(error) = Gpu::find(&settings.kernels, Activations::Bf16, settings.device.ranks)
+        && let Err(error) = Gpu::find(&settings.kernels, Activations::Bf16, &settings.device)
     {
         found.push(("device", "backend", error.to_string()));
     }
@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn a_gpu_is_missed_only_where_one_is_asked_for() {
-        let found = Gpu::find(&Settings::default().kernels, Activations::Bf16, 1);
+        let settings = Settings::default();
+        let found = Gpu::find(&settings.kernels, Activations::Bf16, &settings.device);
         let expected: &[_] = match &found {
             Ok(_) => &[],
             Err(_) => &[("device", "backend", "driver")],

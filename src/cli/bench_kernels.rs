@@ -8,6 +8,7 @@ use crate::boot::gpu::Gpu;
 use crate::boot::{BootError, chain, open_checkpoint, read_blueprint, tuned_ops};
 use crate::config::Settings;
 use crate::config::args::BenchKernelsArgs;
+use crate::config::device::DeviceConfig;
 use perigee_cuda::tuner::{BenchSizes, Bucket, KernelTimes};
 use perigee_model::Inventory;
 use perigee_ops::Activations;
@@ -33,7 +34,11 @@ fn measure(args: &BenchKernelsArgs, settings: &Settings) -> Result<(BenchSizes, 
         Some(_) => sizes_of_checkpoint(settings)?,
         None => BenchSizes::kimi_k2(),
     };
-    let gpu = Gpu::find(&settings.kernels, Activations::Bf16, 1)?;
+    let gpu = Gpu::find(
+        &settings.kernels,
+        Activations::Bf16,
+        &DeviceConfig { ranks: 1, ..settings.device.clone() },
+    )?;
     let rows: Vec<usize> = args.rows.iter().map(|rows| *rows as usize).collect();
     let mut times = gpu.kernel_times(&sizes, &rows, args.context as usize, &mut |time| {
         let variant = time.variant.as_deref().map_or(String::new(), |variant| format!(" by {variant}"));

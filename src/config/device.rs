@@ -18,6 +18,9 @@ pub struct DeviceConfig {
     /// differ from those of one rank by rounding alone. At most the number of attention heads. Larger than 1 on the CPU: slower on one
     /// memory, since each layer's parts wait for each other.
     pub ranks: usize,
+    /// GPUs to use, in the order of the ranks, each by its number or its UUID (nvidia-smi -L; the beginning of one is enough): ["2", "3"]
+    /// or ["GPU-5e1c"]. Numbers are those of the driver, after CUDA_VISIBLE_DEVICES. Empty = the first ones with kernels.
+    pub devices: Vec<String>,
     /// Rounding of what enters a matrix product: bf16 is the checkpoint's own precision, and on GPUs the way to the tensor cores; f32 is exact to rounding, at about half the prefill
     /// speed and twice the cache bytes (GPUs: without tensor cores); int8 is the fastest for 4-bit weights (NVFP4, MXFP4, INT4) and adds about half a percent of noise to each
     /// of their products, bf16 for all others; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
@@ -76,6 +79,7 @@ impl Default for DeviceConfig {
             backend: BackendChoice::Auto,
             threads: 0,
             ranks: 1,
+            devices: Vec::new(),
             activations: ActivationsChoice::Auto,
             memory_utilization: 1.0,
         }
@@ -91,6 +95,17 @@ impl DeviceConfig {
         }
         if !(1..=64).contains(&self.ranks) {
             problems.push(("ranks", "must be from 1 to 64".into()));
+        }
+        let mut listed = self.devices.iter().enumerate();
+        if let Some((_, twice)) = listed.find(|(at, name)| self.devices[..*at].contains(name)) {
+            problems.push(("devices", format!("must have each GPU once, and {twice} is there twice")));
+        }
+        if self.devices.iter().any(String::is_empty) {
+            problems.push(("devices", "must have numbers or UUIDs".into()));
+        }
+        if !self.devices.is_empty() && self.ranks > self.devices.len() {
+            let count = self.devices.len();
+            problems.push(("ranks", format!("must be at most the {count} GPUs of device.devices")));
         }
         if !(0.05..=1.0).contains(&self.memory_utilization) {
             problems.push(("memory_utilization", "must be from 0.05 to 1".into()));

@@ -110,7 +110,7 @@ mod tests {
             ("server", "block_size", "did you mean kv_cache.block_size?"),
             ("sever", "port", "did you mean server.port?"),
             ("sever", "qqqqqqqqq", "did you mean server?"),
-            ("device", "qqqqqqqqq", "section device has backend, threads, ranks, activations"),
+            ("device", "qqqqqqqqq", "section device has backend, threads, ranks, devices, activations"),
             ("qqqqqqqqq", "zzzzzzzzz", "there are server, model, device"),
         ] {
             let text = unknown_key(section, key);

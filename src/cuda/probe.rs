@@ -33,6 +33,8 @@ pub struct Device {
     pub ordinal: u32,
     /// Name of the product.
     pub name: String,
+    /// UUID as `nvidia-smi -L` writes it; `None`: the driver does not tell.
+    pub uuid: Option<String>,
     /// Compute capability: major, minor.
     pub capability: (u32, u32),
     /// Memory, bytes.
@@ -44,6 +46,32 @@ impl Device {
     pub fn arch(&self) -> Option<Arch> {
         Arch::of_capability(self.capability.0, self.capability.1)
     }
+
+    /// Whether an operator means it: its number, or the beginning of its UUID.
+    pub fn is_called(&self, name: &str) -> bool {
+        match name.parse::<u32>() {
+            Ok(ordinal) => ordinal == self.ordinal,
+            Err(_) => {
+                let begins = |uuid: &String| {
+                    uuid.get(..name.len()).is_some_and(|uuid| uuid.eq_ignore_ascii_case(name))
+                };
+                name.len() > UUID_PREFIX.len() && self.uuid.as_ref().is_some_and(begins)
+            }
+        }
+    }
+}
+
+/// Beginning of every UUID.
+const UUID_PREFIX: &str = "GPU-";
+
+/// A UUID as `nvidia-smi -L` writes it.
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let mut text = UUID_PREFIX.to_owned();
+    for (at, byte) in bytes.iter().enumerate() {
+        let dash = if [4, 6, 8, 10].contains(&at) { "-" } else { "" };
+        text += &format!("{dash}{byte:02x}");
+    }
+    text
 }
 
 /// Reason why no GPU can be used, with the remedy.
@@ -151,9 +179,12 @@ fn device(library: &Library, ordinal: c_int) -> Result<Device, ProbeError> {
         attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
         attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
     );
+    let mut uuid = [0u8; 16];
+    let told = call!(library, cuDeviceGetUuid_v2, (*mut [u8; 16] = &mut uuid, c_int = handle));
     // SAFETY: the last byte is 0, whatever the driver wrote before it.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    Ok(Device { ordinal: ordinal as u32, name, capability, memory_bytes: memory_bytes as u64 })
+    let uuid = told.ok().map(|()| uuid_text(uuid));
+    Ok(Device { ordinal: ordinal as u32, name, uuid, capability, memory_bytes: memory_bytes as u64 })
 }
 
 #[cfg(test)]
@@ -167,6 +198,26 @@ mod tests {
             Ok(driver) => assert!(!driver.devices.is_empty()),
             Err(error) => assert!(error.to_string().contains("driver"), "{error}"),
         }
+    }
+
+    #[test]
+    fn devices_are_called_by_number_or_uuid() {
+        let uuid = uuid_text(std::array::from_fn(|at| 0x5e + at as u8));
+        assert_eq!(uuid, "GPU-5e5f6061-6263-6465-6667-68696a6b6c6d");
+        let device = Device {
+            ordinal: 12,
+            name: "H200".into(),
+            uuid: Some(uuid.clone()),
+            capability: (9, 0),
+            memory_bytes: 1,
+        };
+        for name in ["12", "GPU-5e5f", "gpu-5E5F", &uuid] {
+            assert!(device.is_called(name), "{name}");
+        }
+        for name in ["1", "", "GPU-", "5e5f", "GPU-5e5e", "H200", &format!("{uuid}0")] {
+            assert!(!device.is_called(name), "{name}");
+        }
+        assert!(!Device { uuid: None, ..device }.is_called("GPU-5e5f"));
     }
 
     #[test]

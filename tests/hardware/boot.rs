@@ -193,6 +193,21 @@ fn devices_that_share_a_model_reach_each_other_first() {
             &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("FAKE_PEER", "broken"), ("COLLECTIVES", "peer")],
             "does not write what it should to the memory of GPU 0 (0000:01:00.0), as 2 ranks (device.ranks) do to exchange values: an IOMMU",
         ),
+        // In the order that is asked for.
+        (
+            &[
+                ("FAKE_GIB", "2"),
+                ("FAKE_DEVICES", "3"),
+                ("FAKE_PEER", "0"),
+                ("CONTEXT", "2"),
+                ("DEVICES", "2 GPU-1010"),
+            ],
+            "GPU 1 (0000:01:00.0) does not reach the memory of GPU 0 (0000:03:00.0), as 2 ranks",
+        ),
+        (
+            &[("FAKE_GIB", "2"), ("FAKE_DEVICES", "2"), ("DEVICES", "1 2")],
+            "device.devices = 2, and no GPU has this number or UUID: there are 0: Made-up GPU 0 GPU-10101010-1010-1010-1010-101010101010, 1: Made-up GPU 1 GPU-11",
+        ),
         (&[("FAKE_GIB", "2")], "device.ranks = 2, and there are 1 GPUs of one architecture with kernels"),
     ] {
         let variables = [variables, &[("EXPECTED", expected)]].concat();
@@ -211,6 +226,8 @@ fn boot_ranks() -> String {
     let mut settings = settings(dir.path(), BackendChoice::Cuda);
     settings.model.path = Some(golden_folder("kimi"));
     settings.device.ranks = 2;
+    let devices = std::env::var("DEVICES").unwrap_or_default();
+    settings.device.devices = devices.split_whitespace().map(str::to_owned).collect();
     settings.parallel.collectives = match std::env::var("COLLECTIVES").as_deref() {
         Ok("peer") => Collectives::Peer,
         Ok("host") => Collectives::Host,

@@ -231,6 +231,11 @@ int cuDeviceGetName(char* name, int length, int device) {
     snprintf(name, length, "Made-up GPU %d", device);
     return 0;
 }
+int cuDeviceGetUuid_v2(char uuid[16], int device) {
+    ENTER();
+    memset(uuid, 0x10 + device, 16);
+    return 0;
+}
 int cuDeviceTotalMem_v2(size_t* bytes, int device) { (void)device; *bytes = MEMORY_BYTES; return 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
     ENTER();

@@ -177,7 +177,13 @@ const KERNELS: &str = "\x7fELF\nadd 16 0 0\nbig 16 1024 0\nlocal 16 0 8\nnone 0 
 
 /// As the probe gives it, without the calls.
 fn device() -> Device {
-    Device { ordinal: 0, name: "Made-up GPU 0".into(), capability: (9, 0), memory_bytes: 1 << 30 }
+    Device {
+        ordinal: 0,
+        name: "Made-up GPU 0".into(),
+        uuid: Some("GPU-10101010-1010-1010-1010-101010101010".into()),
+        capability: (9, 0),
+        memory_bytes: 1 << 30,
+    }
 }
 
 fn cache() -> Arc<KernelCache> {

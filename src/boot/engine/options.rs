@@ -192,7 +192,7 @@ fn choose_gpu(settings: &Settings, found: Result<Gpu, GpuError>) -> Result<Gpu, 
 
 /// The GPU that `device.backend = cuda` runs a network on, and `auto` tries.
 pub(crate) fn find_gpu(settings: &Settings, blueprint: &Blueprint) -> Result<Gpu, GpuError> {
-    let gpu = Gpu::find(&settings.kernels, activations(settings, blueprint), settings.device.ranks)?;
+    let gpu = Gpu::find(&settings.kernels, activations(settings, blueprint), &settings.device)?;
     let parallel = &settings.parallel;
     let needs_peers = parallel.splits_context(settings.device.ranks, true);
     Ok(gpu.exchanging(parallel.wait(), parallel.collectives, needs_peers))

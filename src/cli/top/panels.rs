@@ -286,11 +286,7 @@ impl Source<'_> {
                 row = row.figure("", bytes(*used), &of(memory.get(rank), bytes));
             }
             if let Some(watts) = power.get(rank) {
-                row = row.figure(
-                    "",
-                    count(*watts),
-                    &format!("{} W", of(limit.get(rank), count)),
-                );
+                row = row.figure("", count(*watts), &format!("{} W", of(limit.get(rank), count)));
             }
             if let Some(degrees) = temperature.get(rank) {
                 row = row.figure("", count(*degrees), " °C");
