@@ -17,7 +17,13 @@ const LIVES_ONLY_IN: &[(&[&str], &[&str])] = &[
     (&["figment::"], &["config/"]),
     (
         &["rustix::"],
-        &["engine/delivery.rs", "http/server/socket.rs", "cuda/kernel_cache/", "boot/open_files.rs"],
+        &[
+            "engine/delivery.rs",
+            "cuda/cores.rs",
+            "http/server/socket.rs",
+            "cuda/kernel_cache/",
+            "boot/open_files.rs",
+        ],
     ),
     (&["libc::"], &["telemetry/heap.rs", "cuda/library.rs"]),
     // `vllm_flags.rs` is a table of flags, not a derived structure.

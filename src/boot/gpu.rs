@@ -13,8 +13,9 @@ use perigee_cuda::tuner::{
     TuneError, TunedOp,
 };
 use perigee_cuda::{
-    Arch, CacheSettings, Compiler, CudaBackend, Device, Driver, DriverError, Hardware, Installation, Kernel,
-    KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, PeerAccess, ProbeError, Program, Stream, kernels,
+    Arch, CacheSettings, Compiler, Cores, CudaBackend, Device, Driver, DriverError, Hardware, Installation,
+    Kernel, KernelCache, KernelError, LaunchTimes, Nvml, Nvrtc, PeerAccess, ProbeError, Program, Stream,
+    kernels,
 };
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::{Activations, OpError};
@@ -282,8 +283,9 @@ impl Gpu {
             watched.push(WatchedGpu { name: device.name.clone(), pci_bus_id: hardware.pci_bus_id()? });
         }
         let mut backends = Vec::with_capacity(all.len());
-        for hardware in all {
+        for (hardware, gpu) in all.into_iter().zip(&watched) {
             let mut backend = CudaBackend::new(hardware.reporting(meter.clone()), self.arithmetic)?;
+            backend.set_cores(Cores::beside(&gpu.pci_bus_id));
             backend.fetch_ahead(self.kernels.fetch_ahead);
             if self.uses_vendor() && !backend.use_vendor()? {
                 return Err(GpuError::NoCublasLt);

@@ -26,6 +26,7 @@ use projection::{Experts, Projection};
 use rank::Peers;
 
 use super::attention::{Addresses, Attention, KvUp};
+use super::cores::Cores;
 use super::driver::{Driver, Transfer};
 use super::exchange_times::ExchangeTimes;
 use super::kernels::ahead::{self, Ahead};
@@ -67,6 +68,8 @@ pub struct CudaBackend<D: Driver> {
     /// Which of how many ranks this is, and how long it waits for the others.
     share: Share,
     wait: Duration,
+    /// Where the thread of a rank behind the first one stays.
+    cores: Option<Cores>,
     /// In which type sums cross between ranks.
     wire: Wire,
     /// Times of exchanges, shared with the metrics.
@@ -207,6 +210,7 @@ impl<D: Driver> CudaBackend<D> {
             is_recording: false,
             share: Share { rank: 0, world: 1 },
             wait: rank::WAIT,
+            cores: None,
             wire: Wire::F32,
             exchange_times: None,
             host: Vec::new(),
@@ -222,6 +226,12 @@ impl<D: Driver> CudaBackend<D> {
     /// Sets how long a rank waits for the others before a step ends with an error. Before the workspace is allocated.
     pub fn set_wait(&mut self, wait: Duration) {
         self.wait = wait;
+    }
+
+    /// Sets the processors beside the device: where it is a rank that has a thread of its own, that thread stays there. Before the workspace
+    /// is allocated. The first rank's thread is the engine's, which the system places.
+    pub fn set_cores(&mut self, cores: Option<Cores>) {
+        self.cores = cores;
     }
 
     /// Rounds what crosses between ranks for a sum: results change by that rounding. Before the first step.

@@ -12,6 +12,7 @@
 
 mod arch;
 mod config;
+mod cores;
 mod probe;
 mod source;
 mod kernel;
@@ -39,6 +40,7 @@ pub use attention::{Addresses, Attention, AttentionCapacity, KvUp, KvUpType};
 pub use backend::{CudaBackend, device_needs};
 pub use compiler::{CompileError, Compiled, Compiler};
 pub use config::Config;
+pub use cores::Cores;
 pub use driver::{Driver, DriverError, LaunchShape, Transfer};
 pub use exchange_times::ExchangeTimes;
 pub use hardware::{Hardware, LaunchTime, LaunchTimes, PeerAccess, has_cublaslt};

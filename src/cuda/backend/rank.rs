@@ -359,6 +359,11 @@ impl<D: Driver> Rank for CudaBackend<D> {
                 share.world
             )));
         }
+        // The first rank's thread is the engine's.
+        if let (1.., Some(cores)) = (share.rank, &self.cores) {
+            let stays = cores.stay();
+            tracing::debug!(rank = share.rank, ?cores, stays, "the rank's thread stays beside its GPU");
+        }
         let sizes = ExchangeSizes::new(shape, capacity, share.world, member.parallelism().context);
         let stream = &mut self.stream;
         let area = all_reduce::new_area(stream, sizes.places(), sizes.words())?;
