@@ -6,10 +6,9 @@
 
 use super::clock::Clock;
 use super::constrained::{Constrained, MaskThreads, Ready};
-use super::forward_input::{LogitsRow, Purpose};
 use super::live::row_of;
 use super::sequences::Sequences;
-use super::step::Step;
+use super::step::{LogitsRow, Purpose, Step};
 use crate::scheduler::{FinishReason, SeqId};
 use perigee_model::Model;
 use perigee_ops::{Backend, OpError, Row, Rule, SampleRow, SampleRows};

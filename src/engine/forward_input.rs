@@ -2,39 +2,9 @@
 
 use super::pictures::Pictures;
 use super::sequences::Sequences;
-use super::step::{Step, Steps};
+use super::step::{LogitsRow, Purpose, Step, Steps};
 use crate::scheduler::LogitsNeed;
 use perigee_ops::{Row, TokenId, TokenSource};
-
-/// A row of the step whose logits are needed; the list runs along `StepPlan::logits_rows`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LogitsRow {
-    /// Index of its chunk in the batch.
-    pub(super) chunk: usize,
-    pub(super) purpose: Purpose,
-}
-
-/// Use of a row's logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Scores this prompt token, which follows the row's.
-    Score(TokenId),
-    /// A token is sampled.
-    Sample,
-    /// A token is sampled once the row's own token, a drafted one, has been. The rows of a draft
-    /// follow the row that is sampled first.
-    Drafted,
-}
-
-impl LogitsRow {
-    pub(super) fn is_drafted(&self) -> bool {
-        self.purpose == Purpose::Drafted
-    }
-
-    pub(super) fn is_scored(&self) -> bool {
-        matches!(self.purpose, Purpose::Score(_))
-    }
-}
 
 /// Fills the backend's plan and the rows of the planned step for its batch; both are emptied first.
 pub(super) fn build(sequences: &Sequences, pictures: &Pictures, steps: &mut Steps) {

@@ -3,9 +3,8 @@
 //! Invariant: the sequences of a step are known to [`Steps::fail`] from its plan until it is settled,
 //! wherever the step is meanwhile.
 
-use super::forward_input::LogitsRow;
 use crate::scheduler::{Batch, Chunk, SeqId, Stats};
-use perigee_ops::{StepPlan, Ticket};
+use perigee_ops::{StepPlan, Ticket, TokenId};
 use perigee_telemetry::StepShape;
 
 /// A step from its plan until it is settled.
@@ -33,6 +32,36 @@ pub(super) struct Steps {
     settling: Vec<SeqId>,
     /// Whether the last plan had work, or other work follows it: if not, a command or time must change that.
     has_work: bool,
+}
+
+/// A row of the step whose logits are needed; the list runs along `StepPlan::logits_rows`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LogitsRow {
+    /// Index of its chunk in the batch.
+    pub(super) chunk: usize,
+    pub(super) purpose: Purpose,
+}
+
+/// Use of a row's logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Scores this prompt token, which follows the row's.
+    Score(TokenId),
+    /// A token is sampled.
+    Sample,
+    /// A token is sampled once the row's own token, a drafted one, has been. The rows of a draft
+    /// follow the row that is sampled first.
+    Drafted,
+}
+
+impl LogitsRow {
+    pub(super) fn is_drafted(&self) -> bool {
+        self.purpose == Purpose::Drafted
+    }
+
+    pub(super) fn is_scored(&self) -> bool {
+        matches!(self.purpose, Purpose::Score(_))
+    }
 }
 
 impl Step {

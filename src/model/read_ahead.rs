@@ -5,13 +5,12 @@
 //! the order of the upload, in portions, and released behind it. The window only decides on speed
 //! and memory: bytes that are not there yet, or not any more, come from the file at their access.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 
 use super::blueprint::Blueprint;
 use super::checkpoint::{Checkpoint, Span};
 use super::weight_names::WeightNames;
-use super::weights::Uploads;
 use perigee_numbers::threads::UploadMeter;
 
 /// Bytes of the checkpoint that are read and not released. Far below 2 GB, which with 64 MiB of
@@ -36,6 +35,22 @@ pub enum ExpertOrder {
     ByProjection,
     /// Gate and up of an expert, then of the next expert; then all downs.
     ByPair,
+}
+/// What is known of a backend's uploads by those who read the checkpoint ahead of them.
+#[derive(Debug, Clone)]
+pub struct Uploads {
+    /// Meter that the backend reports to; without reports a whole layer counts at its end.
+    pub meter: Arc<UploadMeter>,
+    /// Order of a layer's experts.
+    pub order: ExpertOrder,
+    /// Groups that have whole experts each and upload theirs side by side.
+    pub expert_groups: usize,
+}
+
+impl Default for Uploads {
+    fn default() -> Self {
+        Self { meter: Arc::default(), order: ExpertOrder::ByExpert, expert_groups: 1 }
+    }
 }
 
 /// The tensors of a checkpoint in the order of their upload.

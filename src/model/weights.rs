@@ -4,17 +4,15 @@
 //! the upload follows in layer order. A bad checkpoint thus costs no upload.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::inventory::{Inventory, Problems, parts};
-use super::read_ahead::{ExpertOrder, ReadAhead};
+use super::read_ahead::{ReadAhead, Uploads};
 use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
 use perigee_numbers::quant::{PackedMatrix, RecognizeError, StoredMatrix, recognize};
 use perigee_numbers::tensor::TensorView;
-use perigee_numbers::threads::UploadMeter;
 use perigee_ops::{AttentionInMatrices, Backend, ExpertMatrices, ExpertSplit, OpError, QueryMatrices, Split};
 
 /// Reason why a checkpoint cannot be bound.
@@ -78,23 +76,6 @@ pub(super) struct LayerWeights<B: Backend> {
     pub(super) attention: AttentionWeights<B>,
     pub(super) post_attention_norm: B::Vector,
     pub(super) ffn: FfnWeights<B>,
-}
-
-/// What is known of a backend's uploads by those who read the checkpoint ahead of them.
-#[derive(Debug, Clone)]
-pub struct Uploads {
-    /// Meter that the backend reports to; without reports a whole layer counts at its end.
-    pub meter: Arc<UploadMeter>,
-    /// Order of a layer's experts.
-    pub order: ExpertOrder,
-    /// Groups that have whole experts each and upload theirs side by side.
-    pub expert_groups: usize,
-}
-
-impl Default for Uploads {
-    fn default() -> Self {
-        Self { meter: Arc::default(), order: ExpertOrder::ByExpert, expert_groups: 1 }
-    }
 }
 
 /// All weights of a network, uploaded.

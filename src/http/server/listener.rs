@@ -5,10 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{self, interval_at, sleep, timeout};
 
+use super::open::Open;
 use super::overflow::Overflow;
 use super::shared::{Life, Shared};
 use super::socket::{Address, Listener};
@@ -238,21 +239,5 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
             }
             Err(_) => overflow.take(socket),
         }
-    }
-}
-
-/// Counts a connection while it is open, and holds its place.
-pub(super) struct Open(Arc<Metrics>, #[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
-
-impl Open {
-    pub(super) fn new(metrics: Arc<Metrics>, place: OwnedSemaphorePermit) -> Self {
-        metrics.record_connection(true);
-        Self(metrics, place)
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.record_connection(false);
     }
 }

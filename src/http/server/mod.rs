@@ -17,6 +17,7 @@ mod content_coding;
 mod fetch;
 mod handlers;
 mod listener;
+mod open;
 mod operator;
 mod overflow;
 mod page;

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::connection::{self, Opened};
-use super::listener::Open;
+use super::open::Open;
 use super::path;
 use super::refusal::{REFUSAL_TIME, refuse};
 use super::shared::Shared;
