@@ -155,6 +155,13 @@ impl Installation {
     }
 }
 
+/// Errors: a driver without the function, which costs the name alone.
+fn uuid(library: &Library, handle: c_int) -> Result<[u8; 16], ProbeError> {
+    let mut uuid = [0; 16];
+    call!(library, cuDeviceGetUuid_v2, (*mut [u8; 16] = &mut uuid, c_int = handle))?;
+    Ok(uuid)
+}
+
 fn device(library: &Library, ordinal: c_int) -> Result<Device, ProbeError> {
     let mut handle: c_int = 0;
     call!(library, cuDeviceGet, (*mut c_int = &mut handle, c_int = ordinal))?;
@@ -179,11 +186,9 @@ fn device(library: &Library, ordinal: c_int) -> Result<Device, ProbeError> {
         attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
         attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
     );
-    let mut uuid = [0u8; 16];
-    let told = call!(library, cuDeviceGetUuid_v2, (*mut [u8; 16] = &mut uuid, c_int = handle));
     // SAFETY: the last byte is 0, whatever the driver wrote before it.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    let uuid = told.ok().map(|()| uuid_text(uuid));
+    let uuid = uuid(library, handle).ok().map(uuid_text);
     Ok(Device { ordinal: ordinal as u32, name, uuid, capability, memory_bytes: memory_bytes as u64 })
 }
 

@@ -27,13 +27,13 @@ fn with_nvml(name: &str, variables: &[(&str, &str)], body: impl FnOnce(&Metrics)
     body(&metrics);
 }
 
-/// Lines of the metrics page that are of GPUs, once there are some.
+/// Lines of the metrics page that are of GPUs, once all figures are there: critical errors come before them.
 fn figures(metrics: &Metrics) -> Vec<String> {
     loop {
         let page = metrics.render(Exposition::Text);
         let lines = page.lines().filter_map(|line| line.strip_prefix("perigee_gpu_"));
         let lines: Vec<String> = lines.map(str::to_owned).collect();
-        if !lines.is_empty() {
+        if lines.iter().any(|line| line.starts_with("info{")) {
             return lines;
         }
         thread::yield_now();
