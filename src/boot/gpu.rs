@@ -75,7 +75,7 @@ pub enum GpuError {
     /// A device that is asked for is not there.
     #[error("device.devices = {name}, and no GPU has this number or UUID: there are {found}")]
     NoSuchDevice {
-        /// What is asked for.
+        /// The entry of `device.devices`.
         name: String,
         /// Numbers, names and UUIDs of all devices.
         found: String,

@@ -14,7 +14,7 @@ const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 pub struct Cores(Vec<RangeInclusive<usize>>);
 
 impl Cores {
-    /// Those beside the device at an address of the bus; `None`: the system does not tell, as in some virtual machines.
+    /// Processors beside the device at this PCI address; `None`: the system does not tell, as in some virtual machines.
     pub fn beside(pci_bus_id: &str) -> Option<Self> {
         let folder = Path::new(PCI_DEVICES).join(pci_bus_id.to_ascii_lowercase());
         Self::parse(&fs::read_to_string(folder.join("local_cpulist")).ok()?)

@@ -36,7 +36,7 @@ pub enum ExpertOrder {
     /// Gate and up of an expert, then of the next expert; then all downs.
     ByPair,
 }
-/// What is known of a backend's uploads by those who read the checkpoint ahead of them.
+/// Order and progress of a backend's uploads, for threads that read the checkpoint ahead of them.
 #[derive(Debug, Clone)]
 pub struct Uploads {
     /// Meter that the backend reports to; without reports a whole layer counts at its end.

@@ -27,5 +27,5 @@ pub use flight::{FlightRecorder, RequestRecord, StepShape};
 pub use gpus::GpuFigures;
 pub use logs::{LogControl, LogError, init};
 pub use metrics::Metrics;
-pub use ranks::Straggler;
+pub use ranks::{SLOW_RANK, Straggler};
 pub use throttle::Throttle;

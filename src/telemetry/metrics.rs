@@ -34,7 +34,7 @@ pub struct Metrics {
     devices: Mutex<Devices>,
 }
 
-/// What is known of ranks and their GPUs.
+/// Figures of GPUs and the comparison of their ranks.
 #[derive(Default)]
 struct Devices {
     gpus: Gpus,

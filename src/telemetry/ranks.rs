@@ -11,7 +11,7 @@ use super::recorder::Recorder;
 /// Fewest steps that are compared.
 const STEPS: u64 = 100;
 /// Own time, by the median of the other ranks', above which the others wait for a rank.
-pub(super) const SLOW: f64 = 1.3;
+pub const SLOW_RANK: f64 = 1.3;
 /// Least share of own time in the steps' for a comparison: below it the difference of the host's and the devices' clocks counts.
 const LEAST_SHARE: f64 = 0.1;
 
@@ -60,7 +60,7 @@ impl Comparison {
         self.slowness = slowness(&own, seconds);
         self.from = Some(now);
         let slowest = self.slowness.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
-        let slow = slowest.filter(|(_, slowness)| *slowness > SLOW);
+        let slow = slowest.filter(|(_, slowness)| *slowness > SLOW_RANK);
         let before = std::mem::replace(&mut self.suspect, slow.map(|(rank, _)| rank));
         let (rank, slowness) = slow.filter(|(rank, _)| before == Some(*rank))?;
         Some(Straggler { rank, slowness })

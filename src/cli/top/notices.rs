@@ -6,13 +6,12 @@ use super::exposition::Page;
 use super::format::{count, duration, percent};
 use super::notice::{Notice, Weight};
 use super::watch::{LATENCY_WINDOW, Link, RATE_WINDOW, Span, Watch};
+use perigee_telemetry::SLOW_RANK;
 
 /// Sequences run, and no step has ended for this long: worth a line.
 const SLOW_STEP_S: f64 = 10.0;
 /// Sequences that wait for this long are worth a line; between two steps some always do.
 const QUEUE_LASTS: Duration = Duration::from_secs(5);
-/// A rank with this much of the others' time makes them wait.
-const SLOW_RANK: f64 = 1.3;
 /// A cache this full makes sequences wait.
 const FULL_CACHE: f64 = 0.95;
 

@@ -53,11 +53,11 @@ pub struct Hardware {
     behind_kernel: Cell<bool>,
     /// See [`Hardware::sharing`].
     shared_memory_percent: Option<u8>,
-    /// By address.
     /// Whether what other devices reach lies in the host's memory.
     shares_host_memory: bool,
     /// Host memory that other devices reach.
     shared: Vec<Pinned>,
+    /// By address.
     allocations: BTreeMap<u64, Allocation>,
     uploads: UploadRing,
     downloads: Downloads,

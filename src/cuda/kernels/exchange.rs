@@ -67,7 +67,7 @@ impl Layout {
         Self { world, rows, num_heads: shape.num_heads, form, widths }
     }
 
-    /// What is exchanged.
+    /// Whether ranks exchange values of heads or latents.
     pub fn form(&self) -> AttentionExchange {
         self.form
     }
