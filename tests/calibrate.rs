@@ -12,7 +12,7 @@ use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_model::checkpoint::{Checkpoint, write_file};
 use perigee_model::{Blueprint, Inventory, KvScales, LayerInputs, LayerObserver, Model, Weights};
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Activations, BlockId, CacheDType, Capacity, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDtype, Capacity, StepPlan, TokenSource};
 use perigee_text::{Specials, Tokenizer};
 use tempfile::TempDir;
 
@@ -68,7 +68,7 @@ fn seen(source: &Checkpoint, text: &str) -> BTreeMap<usize, LayerInputs> {
     let ids = tokenizer(source).encode(text, Specials::AsText).unwrap();
     let (tokens, block) = (ids.len(), 256);
     assert!(tokens < block);
-    let cache = blueprint.cache_shape(1, block, CacheDType::F32);
+    let cache = blueprint.cache_shape(1, block, CacheDtype::F32);
     let eps = blueprint.rms_norm_eps;
     let capacity = Capacity { max_tokens: tokens, max_logits_rows: 1, max_num_seqs: 1, block_size: 16 };
     let mut model = Model::new(ReferenceBackend, blueprint, weights, eps, capacity, &cache).unwrap();

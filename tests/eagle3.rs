@@ -17,7 +17,7 @@ use perigee_numbers::quant::{Packing, TensorScale};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Activations, Backend, BlockId, CacheDType, Calibrate, Capacity, DraftInput, Row, StepPlan, TokenSource,
+    Activations, Backend, BlockId, CacheDtype, Calibrate, Capacity, DraftInput, Row, StepPlan, TokenSource,
 };
 use perigee_telemetry::Metrics;
 use safetensors::Dtype;
@@ -101,9 +101,9 @@ fn open<B: Backend>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&st
     let mut backend = new();
     let capacity =
         Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8, block_size: BLOCK_SIZE };
-    let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::F32);
+    let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::F32);
     let drafter = Eagle3Drafter::load(&checkpoint, &blueprint, 8, &mut backend, &capacity, &cache).unwrap();
-    let model = load_folder(backend, &oracle().join("target"), CacheDType::F32);
+    let model = load_folder(backend, &oracle().join("target"), CacheDtype::F32);
     blueprint.check(model.blueprint()).unwrap();
     model.with_draft(Some(Drafter::Eagle3(drafter)))
 }

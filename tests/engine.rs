@@ -14,7 +14,7 @@ use perigee_engine::scheduler::{self, FinishReason};
 use perigee_engine::{EngineEvent, EngineHandle, EngineRequest, TokenLogprobs};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::{Activations, CacheDType, Parallelism};
+use perigee_ops::{Activations, CacheDtype, Parallelism};
 use perigee_telemetry::Metrics;
 
 use crate::delayed::Delayed;
@@ -107,20 +107,20 @@ pub(crate) fn start(folder: &str, device: Device, options: &EngineOptions) -> St
         }
         Device::Late(cpu, seed) => {
             let dtype = match cpu.activations {
-                Activations::F32 => CacheDType::F32,
-                _ => CacheDType::Bf16,
+                Activations::F32 => CacheDtype::F32,
+                _ => CacheDtype::Bf16,
             };
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
             start_on(Equipped::new(backend, dtype), &checkpoint, blueprint, options, metrics, progress)
         }
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
-            let equipped = Equipped::new(backend, CacheDType::F32);
+            let equipped = Equipped::new(backend, CacheDtype::F32);
             start_on(equipped, &checkpoint, blueprint, options, metrics, progress)
         }
         Device::EmulatedRanks(ranks, seed) => {
             let group = emulated::ranks::in_parts(ranks, seed).unwrap();
-            let equipped = Equipped::new(group, CacheDType::F32);
+            let equipped = Equipped::new(group, CacheDtype::F32);
             start_on(equipped, &checkpoint, blueprint, options, metrics, progress)
         }
     }

@@ -20,7 +20,7 @@ use perigee_numbers::tensor::TensorView;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::host::{Gelu, Group, HostOps};
 use perigee_ops::{
-    AttentionForm, BlockId, CacheDType, CacheShape, Capacity, ExpertMatrices, LatentSpan, MlaShape,
+    AttentionForm, BlockId, CacheDtype, CacheShape, Capacity, ExpertMatrices, LatentSpan, MlaShape,
     ModelShape, OpError, Preferences, RouterShape, Row, Rule, SampleRow, SampleRows, Segment, SeqSlot,
     StepPlan, TokenSource,
 };
@@ -352,7 +352,7 @@ fn start() -> Engine {
     let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
-    let cache = blueprint.cache_shape(64, 16, CacheDType::F32);
+    let cache = blueprint.cache_shape(64, 16, CacheDtype::F32);
     let (vocab_size, eps) = (blueprint.vocab_size, blueprint.rms_norm_eps);
     let capacity = Capacity { max_tokens: 64, max_logits_rows: 8, max_num_seqs: 8, block_size: 16 };
     let model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
@@ -549,7 +549,7 @@ fn a_rank_that_fails_fails_the_step_and_nothing_else() {
         logits: Arc::default(),
     };
     let group = Group::new(vec![rank(&Arc::default()), rank(&faults)]).unwrap();
-    let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::F32);
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDtype::F32);
     let tokens = [5, 6, 7];
     let sound = step(&mut model, &tokens, 0, AttentionForm::Absorbed);
     let mut plan = StepPlan::default();
@@ -571,7 +571,7 @@ fn ranks_that_diverge_are_found_and_named() {
         logits: logits.clone(),
     };
     let group = Group::new(vec![rank(&Arc::default()), rank(&drift)]).unwrap();
-    let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::F32);
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDtype::F32);
     let mut plan = StepPlan::default();
     plan.add([TokenSource::from(5)], 0, 0, &[BlockId(0)], 16);
     plan.logits_rows = vec![Row(0)];

@@ -10,7 +10,7 @@ use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Activations, AttentionForm, Backend, BlockId, CacheDType, Calibrate, Capacity, Row, StepPlan, TokenSource,
+    Activations, AttentionForm, Backend, BlockId, CacheDtype, Calibrate, Capacity, Row, StepPlan, TokenSource,
 };
 
 const FOLDERS: [&str; 4] = ["kimi", "thinking", "moonlight", "grouped"];
@@ -62,12 +62,12 @@ pub(crate) fn golden_prompts(name: &str) -> Vec<GoldenPrompt> {
         .collect()
 }
 
-pub(crate) fn load<B: Backend>(backend: B, name: &str, dtype: CacheDType) -> Model<B> {
+pub(crate) fn load<B: Backend>(backend: B, name: &str, dtype: CacheDtype) -> Model<B> {
     load_folder(backend, &golden_folder(name), dtype)
 }
 
 /// The model of a folder, with room for 1024 tokens of 8 sequences.
-pub(crate) fn load_folder<B: Backend>(backend: B, folder: &Path, dtype: CacheDType) -> Model<B> {
+pub(crate) fn load_folder<B: Backend>(backend: B, folder: &Path, dtype: CacheDtype) -> Model<B> {
     load_for(backend, folder, dtype, 8)
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn load_folder<B: Backend>(backend: B, folder: &Path, dtype: CacheDTy
 pub(crate) fn load_for<B: Backend>(
     mut backend: B,
     folder: &Path,
-    dtype: CacheDType,
+    dtype: CacheDtype,
     max_num_seqs: usize,
 ) -> Model<B> {
     let checkpoint = Checkpoint::open(folder).unwrap();
@@ -115,7 +115,7 @@ pub(crate) fn argmax(row: &[f32]) -> u32 {
 }
 
 /// Checks every prompt of every folder: logits in both forms, whole and in chunks; greedy continuations when `greedy`.
-fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, greedy: bool) {
+fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDtype, tolerance: f32, greedy: bool) {
     let mut worst = 0f32;
     for name in FOLDERS {
         let mut model = load(new(), name, dtype);
@@ -148,7 +148,7 @@ fn check<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType, tolerance: f32, g
 
 /// With rounded activations a router may pick another of two nearly equal experts, and in these tiny random networks that moves a logit by 1
 /// or more. So the typical position is checked, and that such picks stay rare.
-fn check_rounded<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDType) {
+fn check_rounded<B: Calibrate>(new: impl Fn() -> B, dtype: CacheDtype) {
     let mut differences = Vec::new();
     for name in FOLDERS {
         let mut model = load(new(), name, dtype);
@@ -179,17 +179,17 @@ fn cpu(activations: Activations) -> CpuBackend {
 
 #[test]
 fn cpu_backend_in_f32_mode_matches_golden_logits() {
-    check(|| cpu(Activations::F32), CacheDType::F32, 1e-3, true);
+    check(|| cpu(Activations::F32), CacheDtype::F32, 1e-3, true);
 }
 
 #[test]
 fn cpu_backend_in_bf16_mode_stays_near_golden_logits() {
-    check_rounded(|| cpu(Activations::Bf16), CacheDType::Bf16);
+    check_rounded(|| cpu(Activations::Bf16), CacheDtype::Bf16);
 }
 
 #[test]
 fn reference_backend_matches_golden_logits() {
-    check(|| ReferenceBackend, CacheDType::F32, 1e-3, true);
+    check(|| ReferenceBackend, CacheDtype::F32, 1e-3, true);
 }
 
 /// `world` ranks with one thread each.
@@ -203,19 +203,19 @@ pub(crate) fn cpu_ranks(world: usize, activations: Activations) -> Group<CpuBack
 #[test]
 fn two_and_four_cpu_ranks_match_golden_logits() {
     for world in [2, 4] {
-        check(|| cpu_ranks(world, Activations::F32), CacheDType::F32, 1e-3, true);
+        check(|| cpu_ranks(world, Activations::F32), CacheDtype::F32, 1e-3, true);
     }
 }
 
 #[test]
 fn two_cpu_ranks_in_bf16_mode_stay_near_golden_logits() {
-    check_rounded(|| cpu_ranks(2, Activations::Bf16), CacheDType::Bf16);
+    check_rounded(|| cpu_ranks(2, Activations::Bf16), CacheDtype::Bf16);
 }
 
 #[test]
 fn two_reference_ranks_match_golden_logits() {
     let ranks = || Group::new(vec![ReferenceBackend, ReferenceBackend]).unwrap();
-    check(ranks, CacheDType::F32, 1e-3, true);
+    check(ranks, CacheDtype::F32, 1e-3, true);
 }
 
 /// More ranks than heads, and blocks that do not part evenly: said before anything is computed, with the setting.
@@ -232,7 +232,7 @@ fn what_cannot_be_split_is_refused() {
 
     let mut three = cpu_ranks(3, Activations::F32);
     let weights = Weights::load(&checkpoint, &blueprint, &mut three, &mut |_, _| ()).unwrap();
-    let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::F32);
+    let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::F32);
     let capacity = Capacity { max_tokens: 8, max_logits_rows: 8, max_num_seqs: 1, block_size: BLOCK_SIZE };
     let reason = Model::new(three, blueprint, weights, 1e-6, capacity, &cache).err().unwrap().to_string();
     assert!(reason.contains("kv_cache.block_size") && reason.contains("device.ranks"), "{reason}");
@@ -242,7 +242,7 @@ fn what_cannot_be_split_is_refused() {
 #[test]
 fn ranks_with_an_fp8_cache_give_what_one_backend_gives() {
     for row_scales in [true, false] {
-        let dtype = CacheDType::Fp8(CachedRowFormat { row_scales, rope_codes: false });
+        let dtype = CacheDtype::Fp8(CachedRowFormat { row_scales, rope_codes: false });
         for name in FOLDERS {
             let mut one = load(cpu(Activations::F32), name, dtype);
             let mut ranks = load(cpu_ranks(4, Activations::F32), name, dtype);

@@ -11,7 +11,7 @@ use perigee_numbers::quant::fp8_block::encode_fp8;
 use perigee_numbers::quant::int4::encode_int4_codes;
 use perigee_numbers::quant::nvfp4::BlockScales;
 use perigee_numbers::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, Packing, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::Activations;
 use perigee_ops::host::HostOps;
 
@@ -22,7 +22,7 @@ struct Golden(Vec<u8>);
 
 /// One of its tensors.
 struct Tensor<'a> {
-    dtype: DType,
+    dtype: Dtype,
     shape: Vec<usize>,
     bytes: &'a [u8],
 }
@@ -36,12 +36,12 @@ impl Golden {
         let tensors = safetensors::SafeTensors::deserialize(&self.0).unwrap();
         let view = tensors.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}"));
         let dtype = match view.dtype() {
-            safetensors::Dtype::F32 => DType::F32,
-            safetensors::Dtype::BF16 => DType::Bf16,
-            safetensors::Dtype::U8 => DType::U8,
-            safetensors::Dtype::I32 => DType::I32,
-            safetensors::Dtype::I64 => DType::I64,
-            safetensors::Dtype::F8_E4M3 => DType::F8E4M3,
+            safetensors::Dtype::F32 => Dtype::F32,
+            safetensors::Dtype::BF16 => Dtype::BF16,
+            safetensors::Dtype::U8 => Dtype::U8,
+            safetensors::Dtype::I32 => Dtype::I32,
+            safetensors::Dtype::I64 => Dtype::I64,
+            safetensors::Dtype::F8_E4M3 => Dtype::F8_E4M3,
             other => panic!("{name}: {other:?}"),
         };
         Tensor { dtype, shape: view.shape().to_vec(), bytes: view.data() }

@@ -13,7 +13,7 @@ use perigee_model::{Blueprint, Drafter, Model, MtpDrafter, MtpLayer};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Activations, Backend, CacheDType, Calibrate, Capacity, ContextSplit, DraftInput, Parallelism,
+    Activations, Backend, CacheDtype, Calibrate, Capacity, ContextSplit, DraftInput, Parallelism,
 };
 use perigee_telemetry::Metrics;
 use safetensors::tensor::TensorView;
@@ -150,9 +150,9 @@ fn open<B: Backend>(mut backend: B, folder: &Path) -> Model<B> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let layer = MtpLayer::find(&checkpoint, &blueprint, blueprint.rms_norm_eps).unwrap().unwrap();
-    let cache = layer.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::F32);
+    let cache = layer.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::F32);
     let drafter = MtpDrafter::load(&checkpoint, &layer, &mut backend, &capacity(), &cache).unwrap();
-    load_folder(backend, folder, CacheDType::F32).with_draft(Some(Drafter::Mtp(Box::new(drafter))))
+    load_folder(backend, folder, CacheDtype::F32).with_draft(Some(Drafter::Mtp(Box::new(drafter))))
 }
 
 /// Hidden states, first and further drafts equal those of a one-layer network fed with the fused rows.
@@ -189,7 +189,7 @@ pub(crate) fn check<B: Calibrate>(new: impl Fn() -> B) {
         let mut tensors = small_vocabulary(&fused);
         tensors.push(floats("model.norm.weight", &[D], &fusion.norm));
         write_plain(one_layer.path(), 5, tensors);
-        let mut expected = load_folder(new(), one_layer.path(), CacheDType::F32);
+        let mut expected = load_folder(new(), one_layer.path(), CacheDtype::F32);
         let ids: Vec<u32> = (0..n as u32 + 2).collect();
         expected.forward(&plan_of(&ids, 0, expanded)).unwrap();
         let expected = expected.read_logits(0..n + 2).unwrap();

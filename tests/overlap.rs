@@ -18,7 +18,7 @@ use perigee_http::generate::{GuardChoice, GuardPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
-use perigee_ops::{Activations, CacheDType, Parallelism};
+use perigee_ops::{Activations, CacheDtype, Parallelism};
 use perigee_telemetry::Metrics;
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
 use perigee_text::{Specials, Tokenizer};
@@ -92,7 +92,7 @@ fn cpu() -> CpuBackend {
 
 /// The embedded model, with its draft where a setting asks for it.
 fn start<B: perigee_ops::Backend>(backend: B, options: &EngineOptions) -> StartedEngine {
-    let equipped = Equipped::new(backend, CacheDType::F32);
+    let equipped = Equipped::new(backend, CacheDtype::F32);
     let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let metrics = Arc::new(Metrics::new(nano::NAME, false));

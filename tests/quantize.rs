@@ -13,7 +13,7 @@ use perigee_model::ModuleClass;
 use perigee_model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_file, write_index};
 use perigee_numbers::quant::distortion::Distortion;
 use perigee_numbers::quant::{PackedBuffer, PackedFormat, PackedMatrix, Packing, TensorScale};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -105,41 +105,41 @@ fn packed<'a>(
     };
     match target {
         ("nvfp4", "modelopt") => {
-            assert_eq!(scalar(&get("input_scale", DType::F32, &[])), 1.0);
-            let scale = TensorScale::Multiply(scalar(&get("weight_scale_2", DType::F32, &[])));
-            let scales = get("weight_scale", DType::F8E4M3, &[out, width / 16]);
-            new(PackedFormat::Nvfp4, get("weight", DType::U8, &half), scales, scale)
+            assert_eq!(scalar(&get("input_scale", Dtype::F32, &[])), 1.0);
+            let scale = TensorScale::Multiply(scalar(&get("weight_scale_2", Dtype::F32, &[])));
+            let scales = get("weight_scale", Dtype::F8_E4M3, &[out, width / 16]);
+            new(PackedFormat::Nvfp4, get("weight", Dtype::U8, &half), scales, scale)
         }
         ("nvfp4", _) => {
-            assert_eq!(scalar(&get("input_global_scale", DType::F32, &[1])), 1.0);
-            let scale = TensorScale::Divide(scalar(&get("weight_global_scale", DType::F32, &[1])));
-            let scales = get("weight_scale", DType::F8E4M3, &[out, width / 16]);
-            new(PackedFormat::Nvfp4, get("weight_packed", DType::U8, &half), scales, scale)
+            assert_eq!(scalar(&get("input_global_scale", Dtype::F32, &[1])), 1.0);
+            let scale = TensorScale::Divide(scalar(&get("weight_global_scale", Dtype::F32, &[1])));
+            let scales = get("weight_scale", Dtype::F8_E4M3, &[out, width / 16]);
+            new(PackedFormat::Nvfp4, get("weight_packed", Dtype::U8, &half), scales, scale)
         }
         ("mxfp4", dialect) => {
             let codes = if dialect == "quark" { "weight" } else { "weight_packed" };
-            let scales = get("weight_scale", DType::U8, &[out, width / 32]);
-            new(PackedFormat::Mxfp4, get(codes, DType::U8, &half), scales, TensorScale::None)
+            let scales = get("weight_scale", Dtype::U8, &[out, width / 32]);
+            new(PackedFormat::Mxfp4, get(codes, Dtype::U8, &half), scales, TensorScale::None)
         }
         ("int4-g32", _) => {
-            let stated = get("weight_shape", DType::I32, &[2]);
+            let stated = get("weight_shape", Dtype::I32, &[2]);
             let numbers: Vec<i32> =
                 stated.bytes.chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
             assert_eq!(numbers, [out as i32, width as i32]);
-            let codes = get("weight_packed", DType::I32, &[out, width / 8]);
-            let scales = get("weight_scale", DType::Bf16, &[out, width / 32]);
+            let codes = get("weight_packed", Dtype::I32, &[out, width / 8]);
+            let scales = get("weight_scale", Dtype::BF16, &[out, width / 32]);
             new(PackedFormat::Int4Group32, codes, scales, TensorScale::None)
         }
         ("fp8", "modelopt") => {
-            assert_eq!(scalar(&get("input_scale", DType::F32, &[])), 1.0);
-            let codes = get("weight", DType::F8E4M3, &[out, width]);
-            new(PackedFormat::Fp8Tensor, codes, get("weight_scale", DType::F32, &[]), TensorScale::None)
+            assert_eq!(scalar(&get("input_scale", Dtype::F32, &[])), 1.0);
+            let codes = get("weight", Dtype::F8_E4M3, &[out, width]);
+            new(PackedFormat::Fp8Tensor, codes, get("weight_scale", Dtype::F32, &[]), TensorScale::None)
         }
         _ => {
-            let scales = get("weight_scale_inv", DType::F32, &[out.div_ceil(128), width.div_ceil(128)]);
+            let scales = get("weight_scale_inv", Dtype::F32, &[out.div_ceil(128), width.div_ceil(128)]);
             new(
                 PackedFormat::Fp8Block,
-                get("weight", DType::F8E4M3, &[out, width]),
+                get("weight", Dtype::F8_E4M3, &[out, width]),
                 scales,
                 TensorScale::None,
             )
@@ -287,7 +287,7 @@ fn kimi_int4_to_mxfp4_is_quarks_own_conversion() {
         let row_bytes = a.bytes.len() / a.shape.first().copied().unwrap_or(1);
         let plain = |byte: u8| {
             let zero = |code: u8| if code == 8 { 0 } else { code };
-            if name.ends_with("proj.weight") && a.dtype == DType::U8 {
+            if name.ends_with("proj.weight") && a.dtype == Dtype::U8 {
                 zero(byte & 15) | zero(byte >> 4) << 4
             } else {
                 byte
@@ -329,7 +329,7 @@ fn bf16_to_nvfp4_is_modelopts_own_export() {
             ("up_proj", [64, 128], &both[half..]),
             ("down_proj", [128, 64], &down.data()[e * half..][..half]),
         ] {
-            let spec = TensorSpec::new(format!("{stem}.{name}.weight"), DType::Bf16, shape);
+            let spec = TensorSpec::new(format!("{stem}.{name}.weight"), Dtype::BF16, shape);
             tensors.push((spec, bytes.to_vec()));
         }
     }
@@ -382,7 +382,7 @@ fn packed_sources_are_dequantized_and_what_is_not_chosen_becomes_bf16() {
             if module.contains("shared") {
                 let view = result.tensor(&format!("{module}.weight")).unwrap();
                 let rounded: Vec<f32> = values.iter().map(|v| half::bf16::from_f32(*v).to_f32()).collect();
-                assert_eq!((view.dtype, view.shape, view.to_f32()), (DType::Bf16, &shape[..], rounded));
+                assert_eq!((view.dtype, view.shape, view.to_f32()), (Dtype::BF16, &shape[..], rounded));
             } else {
                 let expected = options.packing().pack(&values, shape).unwrap();
                 let got = packed(&result, module, ("nvfp4", "modelopt"), shape);
@@ -403,9 +403,9 @@ fn int4_without_weight_shape_is_read_as_with_it() {
     };
     let shape = [4i32, 32].iter().flat_map(|d| d.to_le_bytes()).collect();
     let tensors = [
-        stored("weight_packed", DType::I32, &[4, 4], (0..64u8).map(|i| i.wrapping_mul(37)).collect()),
-        stored("weight_scale", DType::Bf16, &[4, 1], vec![0x3c; 8]),
-        stored("weight_shape", DType::I32, &[2], shape),
+        stored("weight_packed", Dtype::I32, &[4, 4], (0..64u8).map(|i| i.wrapping_mul(37)).collect()),
+        stored("weight_scale", Dtype::BF16, &[4, 1], vec![0x3c; 8]),
+        stored("weight_shape", Dtype::I32, &[2], shape),
     ];
     let options = options("nvfp4", None, "experts", "modelopt");
     let shards = [2, 3].map(|num_tensors| {
@@ -419,7 +419,7 @@ fn int4_without_weight_shape_is_read_as_with_it() {
 #[test]
 fn bad_sources_and_targets_are_refused_by_name() {
     let module = "model.layers.1.mlp.experts.0.gate_proj";
-    let tensor = |last: &str, dtype: DType, shape: &[usize], fill: u8| {
+    let tensor = |last: &str, dtype: Dtype, shape: &[usize], fill: u8| {
         let spec = TensorSpec::new(format!("{module}.{last}"), dtype, shape);
         let bytes = vec![fill; spec.bytes().unwrap()];
         (spec, bytes)
@@ -431,43 +431,43 @@ fn bad_sources_and_targets_are_refused_by_name() {
         assert!(text.contains(expected), "{text}");
     };
     let weight = |dtype, shape: &[usize], fill| tensor("weight", dtype, shape, fill);
-    refuse(&[weight(DType::Bf16, &[4, 24], 0)], "nvfp4 needs a multiple of 16 columns, got 24; choose other");
-    refuse(&[weight(DType::F32, &[4, 32], 0xff)], "row 0 has a value that is not finite");
+    refuse(&[weight(Dtype::BF16, &[4, 24], 0)], "nvfp4 needs a multiple of 16 columns, got 24; choose other");
+    refuse(&[weight(Dtype::F32, &[4, 32], 0xff)], "row 0 has a value that is not finite");
     refuse(
-        &[weight(DType::U8, &[4, 32], 0), tensor("weight_scale", DType::U8, &[4, 2], 0)],
+        &[weight(Dtype::U8, &[4, 32], 0), tensor("weight_scale", Dtype::U8, &[4, 2], 0)],
         "gate_proj: is mxfp4 already; the source must be BF16",
     );
-    refuse(&[weight(DType::U8, &[4, 32], 0)], "weight is U8, so weight_scale is needed");
-    refuse(&[weight(DType::F8E4M3, &[4, 32], 0)], "so weight_scale_inv or weight_scale is needed");
+    refuse(&[weight(Dtype::U8, &[4, 32], 0)], "weight is U8, so weight_scale is needed");
+    refuse(&[weight(Dtype::F8_E4M3, &[4, 32], 0)], "so weight_scale_inv or weight_scale is needed");
     refuse(
-        &[weight(DType::F8E4M3, &[4, 32], 0), tensor("weight_scale_inv", DType::F32, &[2, 2], 0)],
+        &[weight(Dtype::F8_E4M3, &[4, 32], 0), tensor("weight_scale_inv", Dtype::F32, &[2, 2], 0)],
         "weight_scale_inv has shape [2, 2], expected [1, 1]",
     );
     refuse(
-        &[weight(DType::Bf16, &[4, 32], 0), tensor("weight_scale", DType::F32, &[1, 1], 0)],
+        &[weight(Dtype::BF16, &[4, 32], 0), tensor("weight_scale", Dtype::F32, &[1, 1], 0)],
         "weight is BF16, which does not go with the weight_scale stored beside it",
     );
-    refuse(&[tensor("weight_scale", DType::Bf16, &[4, 1], 0)], "neither weight nor weight_packed is stored");
+    refuse(&[tensor("weight_scale", Dtype::BF16, &[4, 1], 0)], "neither weight nor weight_packed is stored");
     refuse(
-        &[weight(DType::F8E4M3, &[4, 32], 0x7f), tensor("weight_scale_inv", DType::F32, &[1, 1], 0)],
+        &[weight(Dtype::F8_E4M3, &[4, 32], 0x7f), tensor("weight_scale_inv", Dtype::F32, &[1, 1], 0)],
         "not finite",
     );
     refuse(
-        &[tensor("weight_packed", DType::I32, &[4, 4], 0)],
+        &[tensor("weight_packed", Dtype::I32, &[4, 4], 0)],
         "weight_packed is I32, so weight_scale is needed",
     );
     let int4 = [
-        tensor("weight_packed", DType::I32, &[4, 4], 0),
-        tensor("weight_scale", DType::Bf16, &[4, 1], 0),
-        tensor("weight_shape", DType::I32, &[2], 0xff),
+        tensor("weight_packed", Dtype::I32, &[4, 4], 0),
+        tensor("weight_scale", Dtype::BF16, &[4, 1], 0),
+        tensor("weight_shape", Dtype::I32, &[2], 0xff),
     ];
     refuse(&int4, "weight_shape says [-1, -1], the codes are of a [4, 32] matrix");
     for (last, expected) in [("weight_zero_point", "asymmetric"), ("weight_g_idx", "actorder")] {
         let [codes, scales, _] = int4.clone();
-        refuse(&[codes, scales, tensor(last, DType::I32, &[4], 0)], expected);
+        refuse(&[codes, scales, tensor(last, Dtype::I32, &[4], 0)], expected);
     }
     refuse(
-        &[(TensorSpec::new("lm_head.weight", DType::Bf16, [1, 16]), vec![0; 32])],
+        &[(TensorSpec::new("lm_head.weight", Dtype::BF16, [1, 16]), vec![0; 32])],
         "no module that --modules",
     );
 

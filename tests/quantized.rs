@@ -6,9 +6,9 @@ use perigee_cpu::{CpuBackend, CpuOptions, Isa};
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Inventory, LoadError, ModuleClass, Weights};
 use perigee_numbers::quant::{Dialect, StoredMatrix, check_scales, recognize};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Activations, AttentionForm, CacheDType, Calibrate};
+use perigee_ops::{Activations, AttentionForm, CacheDtype, Calibrate};
 use serde_json::json;
 
 use crate::golden::{cpu_ranks, golden_folder, golden_path, largest_difference, load_folder, step};
@@ -28,15 +28,15 @@ impl File {
     }
 
     /// Every tensor with its shape and dtype in our words.
-    fn tensors(&self) -> Vec<(String, DType, Vec<usize>, &[u8])> {
+    fn tensors(&self) -> Vec<(String, Dtype, Vec<usize>, &[u8])> {
         let tensors = safetensors::SafeTensors::deserialize(&self.0).unwrap();
         let dtype = |dtype: safetensors::Dtype| match dtype {
-            safetensors::Dtype::F32 => DType::F32,
-            safetensors::Dtype::BF16 => DType::Bf16,
-            safetensors::Dtype::U8 => DType::U8,
-            safetensors::Dtype::I32 => DType::I32,
-            safetensors::Dtype::I64 => DType::I64,
-            safetensors::Dtype::F8_E4M3 => DType::F8E4M3,
+            safetensors::Dtype::F32 => Dtype::F32,
+            safetensors::Dtype::BF16 => Dtype::BF16,
+            safetensors::Dtype::U8 => Dtype::U8,
+            safetensors::Dtype::I32 => Dtype::I32,
+            safetensors::Dtype::I64 => Dtype::I64,
+            safetensors::Dtype::F8_E4M3 => Dtype::F8_E4M3,
             other => panic!("{other:?} in golden data"),
         };
         let whole = |name: &str| {
@@ -192,7 +192,7 @@ fn a_modelopt_export_gives_the_expected_logits() {
 
 /// Checks the logits of the modelopt export, in both forms.
 pub(crate) fn expected_logits<B: Calibrate>(what: &str, backend: B) {
-    let mut model = load_folder(backend, &quant_golden(TINY), CacheDType::F32);
+    let mut model = load_folder(backend, &quant_golden(TINY), CacheDtype::F32);
     let mut worst = 0f32;
     for (ids, expected) in tiny_expected() {
         for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
@@ -211,7 +211,7 @@ fn an_inventory_tells_what_is_stored_where() {
     assert!(inventory.problems.is_empty(), "{}", inventory.problems);
     assert_eq!(inventory.warnings, Vec::<String>::new());
     assert_eq!((inventory.kv_scales.len(), inventory.num_input_scales, inventory.experts_stored), (4, 12, 4));
-    let routed = inventory.holdings[&(ModuleClass::RoutedExperts, "nvfp4")];
+    let routed = inventory.holdings[&(ModuleClass::RoutedExperts, "nvfp4".into())];
     assert_eq!((routed.modules, routed.parameters), (12, 12 * 64 * 128));
     assert_eq!(routed.bytes, 12 * (64 * 64 + 64 * 8 + 4));
     assert!(
@@ -304,7 +304,7 @@ fn other_spellings_of_the_same_model_are_bound() {
         [&nested, &legacy_layers, &legacy, &transformers_5, &deeper, &quantizers];
     for rename in rename {
         let folder = renamed(rename);
-        let mut model = load_folder(ReferenceBackend, folder.path(), CacheDType::F32);
+        let mut model = load_folder(ReferenceBackend, folder.path(), CacheDtype::F32);
         let (ids, expected) = tiny_expected().remove(0);
         let logits = step(&mut model, &ids, 0, AttentionForm::Expanded);
         assert!(largest_difference(&logits, &expected) <= 1e-4);
@@ -424,7 +424,7 @@ fn any_module_may_have_any_format() {
     let plain = plain.folder();
     let (ids, _) = tiny_expected().remove(0);
     let logits = [packed.path(), plain.path()].map(|folder| {
-        let mut model = load_folder(ReferenceBackend, folder, CacheDType::F32);
+        let mut model = load_folder(ReferenceBackend, folder, CacheDtype::F32);
         step(&mut model, &ids, 0, AttentionForm::Expanded)
     });
     assert!(logits[0].iter().all(|v| v.is_finite()));
@@ -432,7 +432,7 @@ fn any_module_may_have_any_format() {
     // Codes that the CPU multiplies from their packed form, against the specification.
     for isa in Isa::supported() {
         let options = CpuOptions { threads: 2, activations: Activations::F32, isa };
-        let mut model = load_folder(CpuBackend::new(options), packed.path(), CacheDType::F32);
+        let mut model = load_folder(CpuBackend::new(options), packed.path(), CacheDtype::F32);
         let got = step(&mut model, &ids, 0, AttentionForm::Expanded);
         assert!(largest_difference(&got, &logits[0]) <= 1e-3, "{isa}");
     }
@@ -480,7 +480,7 @@ fn packed_experts_without_an_index_compute_the_same() {
     let file = |name: &str| folder.path().join(name);
     std::fs::rename(file("model.safetensors"), file("model-00001-of-00001.safetensors")).unwrap();
     let (ids, expected) = tiny_expected().remove(0);
-    let mut model = load_folder(ReferenceBackend, folder.path(), CacheDType::F32);
+    let mut model = load_folder(ReferenceBackend, folder.path(), CacheDtype::F32);
     let logits = step(&mut model, &ids, 0, AttentionForm::Expanded);
     assert!(largest_difference(&logits, &expected) <= 1e-4);
 }
@@ -492,7 +492,7 @@ fn nan_scales_of_empty_blocks_change_nothing_and_others_are_refused() {
     let logits = |tensors: &Tensors| {
         let folder = tensors.folder();
         let (ids, _) = tiny_expected().remove(1);
-        let mut model = load_folder(ReferenceBackend, folder.path(), CacheDType::F32);
+        let mut model = load_folder(ReferenceBackend, folder.path(), CacheDtype::F32);
         step(&mut model, &ids, 0, AttentionForm::Expanded)
     };
     let mut tensors = Tensors::tiny();

@@ -8,7 +8,7 @@ use perigee_model::Model;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::host::{Group, Rank};
 use perigee_ops::{
-    Activations, AttentionExchange, AttentionForm, BlockId, CacheDType, Calibrate, ContextSplit, Parallelism,
+    Activations, AttentionExchange, AttentionForm, BlockId, CacheDtype, Calibrate, ContextSplit, Parallelism,
 };
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -113,7 +113,7 @@ fn every_split_matches_golden_logits() {
                 // A third of the combinations, another of each network.
                 let parallelism = Parallelism { expert_groups, context: CONTEXTS[rng.usize(0..3)] };
                 let about = format!("{name} on {world} ranks, {parallelism:?}");
-                let mut model = load_folder(cpu_ranks(world, parallelism), folder.path(), CacheDType::F32);
+                let mut model = load_folder(cpu_ranks(world, parallelism), folder.path(), CacheDtype::F32);
                 check(&about, &mut model, (name, rng.usize(0..4)), &mut rng);
             }
         }
@@ -126,7 +126,7 @@ fn the_reference_has_every_split() {
     for (expert_groups, context) in [(1, CONTEXTS[2]), (2, CONTEXTS[0])] {
         let parallelism = Parallelism { expert_groups, context };
         let ranks = Group::with(vec![ReferenceBackend, ReferenceBackend], parallelism).unwrap();
-        let mut model = load_folder(ranks, &golden_folder("kimi"), CacheDType::F32);
+        let mut model = load_folder(ranks, &golden_folder("kimi"), CacheDtype::F32);
         check("reference", &mut model, ("kimi", 1), &mut rng);
     }
 }
@@ -137,7 +137,7 @@ fn the_reference_has_every_split() {
 fn ranks_exchange_what_their_split_needs() {
     let exchanged = |context| {
         let parallelism = Parallelism { expert_groups: 1, context };
-        let mut model = load_folder(cpu_ranks(2, parallelism), &golden_folder("kimi"), CacheDType::F32);
+        let mut model = load_folder(cpu_ranks(2, parallelism), &golden_folder("kimi"), CacheDtype::F32);
         step(&mut model, &golden_prompts("kimi")[1].token_ids, 0, AttentionForm::Absorbed);
         model.backend().exchanged()
     };
@@ -161,7 +161,7 @@ fn blocks_go_from_ranks_to_ranks() {
     let prompt = &golden_prompts("kimi")[3].token_ids;
     let (last, context) = prompt.split_last().unwrap();
     let blocks = (0..context.len().div_ceil(BLOCK_SIZE)).map(|at| BlockId((NUM_BLOCKS - 1 - at) as u32));
-    let model = |parallelism| load_folder(cpu_ranks(4, parallelism), &golden_folder("kimi"), CacheDType::F32);
+    let model = |parallelism| load_folder(cpu_ranks(4, parallelism), &golden_folder("kimi"), CacheDtype::F32);
     let mut sizes = Vec::new();
     for context_split in CONTEXTS {
         let parallelism = Parallelism { expert_groups: 2, context: context_split };

@@ -1,7 +1,7 @@
 //! Scoring as evaluation harnesses do it: their requests, their slices, against logits computed without a server.
 
 use perigee_cpu::{CpuBackend, CpuOptions};
-use perigee_ops::{Activations, AttentionForm, CacheDType};
+use perigee_ops::{Activations, AttentionForm, CacheDtype};
 use serde_json::{Value, json};
 
 use crate::golden::{golden_folder, load_folder, step};
@@ -45,7 +45,7 @@ fn harness(choice: &Value, context_len: usize) -> (f64, bool) {
 fn loglikelihoods_are_those_of_a_direct_computation() {
     for name in ["kimi", "moonlight"] {
         let backend = CpuBackend::new(CpuOptions { activations: Activations::F32, ..Default::default() });
-        let mut model = load_folder(backend, &golden_folder(name), CacheDType::F32);
+        let mut model = load_folder(backend, &golden_folder(name), CacheDtype::F32);
         let vocab = model.blueprint().vocab_size;
         let mut items = items(vocab as u32);
         // Some answers are what the model would say: their flag must be true.

@@ -16,7 +16,7 @@ use perigee_model::{Blueprint, Model, Tower, TowerBlueprint};
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{
-    Activations, Backend, BlockId, CacheDType, Calibrate, PATCH_SIDE, Parallelism, Picture, Row, StepPlan,
+    Activations, Backend, BlockId, CacheDtype, Calibrate, PATCH_SIDE, Parallelism, Picture, Row, StepPlan,
     TokenId, TokenSource, TowerCapacity,
 };
 use perigee_telemetry::Metrics;
@@ -78,7 +78,7 @@ fn stem(file: &str) -> String {
 }
 
 /// The oracle's model with its tower.
-fn open<B: Backend>(mut new: impl FnMut() -> B, dtype: CacheDType) -> Model<B> {
+fn open<B: Backend>(mut new: impl FnMut() -> B, dtype: CacheDtype) -> Model<B> {
     let checkpoint = Checkpoint::open(&oracle()).unwrap();
     let config = checkpoint.file("config.json").unwrap();
     let text = Blueprint::parse(&config).unwrap();
@@ -107,7 +107,7 @@ fn ends(all: &[f32], width: usize) -> [Vec<f32>; 2] {
 
 fn check_pictures<B: Calibrate>(new: impl FnMut() -> B, max_patches: usize, encoder: f32, projected: f32) {
     let (expected, cases) = (Expected::read(), cases());
-    let mut model = open(new, CacheDType::F32);
+    let mut model = open(new, CacheDtype::F32);
     let mut worst = [0f32; 2];
     let mut small = Vec::new();
     let names = cases["images"].as_object().unwrap().keys();
@@ -201,7 +201,7 @@ fn plan_of(tokens: &[u32], media: u32, start: usize, len: usize) -> StepPlan {
 
 fn check_prompts<B: Calibrate>(new: impl FnMut() -> B, tolerance: f32) {
     let (expected, cases) = (Expected::read(), cases());
-    let mut model = open(new, CacheDType::F32);
+    let mut model = open(new, CacheDtype::F32);
     let mut worst = 0f32;
     for (i, case) in cases["prompts"].as_array().unwrap().iter().enumerate() {
         let tokens = expected.ids(&format!("prompt_{i}.token_ids"));
@@ -251,16 +251,16 @@ pub(crate) fn start(device: Device, change: impl FnOnce(&mut EngineOptions)) -> 
     match device {
         Device::Late(cpu, seed) => {
             let backend = Delayed::new(CpuBackend::new(cpu), seed);
-            let equipped = Equipped::new(backend, CacheDType::F32);
+            let equipped = Equipped::new(backend, CacheDtype::F32);
             start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
         Device::EmulatedRanks(ranks, seed) => {
-            let equipped = Equipped::new(emulated::ranks::in_parts(ranks, seed).unwrap(), CacheDType::F32);
+            let equipped = Equipped::new(emulated::ranks::in_parts(ranks, seed).unwrap(), CacheDtype::F32);
             start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
         Device::Emulated(seed, arithmetic) => {
             let backend = emulated::backend(Arch::Sm90a, seed, arithmetic).unwrap();
-            let equipped = Equipped::new(backend, CacheDType::F32);
+            let equipped = Equipped::new(backend, CacheDtype::F32);
             start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ())
         }
         device => {

@@ -5,7 +5,7 @@ use crate::nano;
 use perigee_decoding::speculation::{self, Method};
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, DraftBlueprint, DraftTensors, Drafter, Eagle3Drafter, MtpDrafter, MtpLayer};
-use perigee_ops::{Backend, CacheDType, Capacity, MemoryNeeds};
+use perigee_ops::{Backend, CacheDtype, Capacity, MemoryNeeds};
 
 /// A draft model before its upload.
 pub(super) enum DraftSource {
@@ -78,7 +78,7 @@ impl DraftSource {
         &self,
         backend: &B,
         capacity: &Capacity,
-        dtype: CacheDType,
+        dtype: CacheDtype,
     ) -> MemoryNeeds {
         match self {
             Self::Eagle3 { blueprint, .. } => {
@@ -98,7 +98,7 @@ impl DraftSource {
         (checkpoint, target): (&Checkpoint, &Blueprint),
         backend: &mut B,
         capacity: &Capacity,
-        (num_blocks, dtype): (usize, CacheDType),
+        (num_blocks, dtype): (usize, CacheDtype),
     ) -> Result<Drafter<B>, EngineError> {
         match self {
             Self::Eagle3 { files, blueprint } => {

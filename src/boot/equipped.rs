@@ -8,13 +8,13 @@ use perigee_model::{ExpertOrder, Uploads};
 use perigee_numbers::threads::UploadMeter;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
-use perigee_ops::{Activations, Backend, CacheDType, OpError, Parallelism};
+use perigee_ops::{Activations, Backend, CacheDtype, OpError, Parallelism};
 
 /// A backend, and how an engine feeds it.
 pub struct Equipped<B: Backend> {
     pub(super) backend: B,
     /// Element type of the cache unless the settings name another.
-    pub(super) cache_dtype: CacheDType,
+    pub(super) cache_dtype: CacheDtype,
     /// Number of ranks that share the model.
     pub(super) ranks: usize,
     /// Bytes of the devices' memory; 0: it is the host's.
@@ -25,7 +25,7 @@ pub struct Equipped<B: Backend> {
 
 impl<B: Backend> Equipped<B> {
     /// Only the backend, with a cache of `cache_dtype` unless the settings name another.
-    pub fn new(backend: B, cache_dtype: CacheDType) -> Self {
+    pub fn new(backend: B, cache_dtype: CacheDtype) -> Self {
         Self { backend, cache_dtype, ranks: 1, device_bytes: 0, uploads: Uploads::default() }
     }
 
@@ -38,7 +38,7 @@ impl<B: Backend> Equipped<B> {
 impl Equipped<ReferenceBackend> {
     /// The reference backend.
     pub(super) fn reference() -> Self {
-        Self::new(ReferenceBackend, CacheDType::F32)
+        Self::new(ReferenceBackend, CacheDtype::F32)
     }
 }
 
@@ -64,10 +64,10 @@ impl Equipped<Group<CpuBackend>> {
 }
 
 /// Element type of the cache if the settings name none.
-fn cache_dtype_beside(activations: Activations) -> CacheDType {
+fn cache_dtype_beside(activations: Activations) -> CacheDtype {
     match activations {
-        Activations::F32 => CacheDType::F32,
-        Activations::Bf16 | Activations::Int8 => CacheDType::Bf16,
+        Activations::F32 => CacheDtype::F32,
+        Activations::Bf16 | Activations::Int8 => CacheDtype::Bf16,
     }
 }
 
@@ -91,7 +91,7 @@ impl<D: Driver> EquippedGpus<D> {
             Some(backend) if self.backends.is_empty() => Ok(Equipped {
                 device_bytes: self.memory_bytes,
                 uploads: self.uploads,
-                ..Equipped::new(backend, CacheDType::Bf16)
+                ..Equipped::new(backend, CacheDtype::Bf16)
             }),
             last => {
                 self.backends.extend(last);
@@ -107,7 +107,7 @@ impl<D: Driver> EquippedGpus<D> {
             ranks,
             device_bytes: self.memory_bytes,
             uploads: self.uploads,
-            ..Equipped::new(Group::with(self.backends, parallelism)?, CacheDType::Bf16)
+            ..Equipped::new(Group::with(self.backends, parallelism)?, CacheDtype::Bf16)
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::engine::{BackendChoice, EngineOptions};
 use perigee_engine::kv_tiers::Identity;
 use perigee_model::checkpoint::Checkpoint;
-use perigee_ops::CacheDType;
+use perigee_ops::CacheDtype;
 
 /// Bytes that are hashed at the beginning and in the middle of a tensor. Trainings differ in all of a tensor's bytes.
 const SAMPLE_BYTES: usize = 4096;
@@ -16,7 +16,7 @@ pub(super) fn kv_identity(
     checkpoint: &Checkpoint,
     draft: Option<&Checkpoint>,
     options: &EngineOptions,
-    dtype: CacheDType,
+    dtype: CacheDtype,
 ) -> Identity {
     let (program, arithmetic) = (program(), arithmetic(options));
     let numbers = (options.block_size, options.latent_norm_eps, options.speculation.rope_theta);
@@ -63,7 +63,7 @@ fn sampled(checkpoint: &Checkpoint) -> Vec<u8> {
     part(checkpoint.file("config.json").as_deref().unwrap_or_default());
     for (name, tensor) in checkpoint.tensors() {
         part(name.as_bytes());
-        part(tensor.dtype.name().as_bytes());
+        part(tensor.dtype.to_string().as_bytes());
         tensor.shape.iter().for_each(|dim| part(&(*dim as u64).to_le_bytes()));
         if !name.contains(".experts.") || name.contains(".experts.0.") {
             let bytes = tensor.bytes;

@@ -298,7 +298,7 @@ pub(super) fn with_backend<W: OnModel>(
 fn refused(error: &BootError) -> Option<&str> {
     match error.downcast_ref() {
         Some(PassError::Load(LoadError::Upload {
-            source: OpError::UnsupportedDType { dtype, .. }, ..
+            source: OpError::UnsupportedDtype { dtype, .. }, ..
         })) => Some(dtype),
         _ => None,
     }

@@ -48,7 +48,7 @@ pub fn fingerprint(checkpoint: &Checkpoint) -> String {
     for name in checkpoint.names() {
         let Some(view) = checkpoint.tensor(name) else { continue };
         part(name.as_bytes());
-        part(view.dtype.name().as_bytes());
+        part(view.dtype.to_string().as_bytes());
         view.shape.iter().for_each(|dim| part(&(*dim as u64).to_le_bytes()));
     }
     hasher.finalize().to_hex().to_string()

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use perigee_model::checkpoint::{ShardWriter, TensorSpec, WriteError, is_complete, write_file, write_index};
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::Dtype;
 
 /// Random bytes that the tensors are cut from, each from a place of its own. No multiple of a row's, so that rows differ.
 const POOL_BYTES: usize = (32 << 20) + 2;
@@ -125,9 +125,9 @@ impl StandIn {
         shards.push(Shard {
             name: "ends.safetensors".into(),
             tensors: vec![
-                TensorSpec::new("model.embed_tokens.weight", DType::Bf16, table),
-                TensorSpec::new("model.norm.weight", DType::Bf16, [self.hidden]),
-                TensorSpec::new("lm_head.weight", DType::Bf16, table),
+                TensorSpec::new("model.embed_tokens.weight", Dtype::BF16, table),
+                TensorSpec::new("model.norm.weight", Dtype::BF16, [self.hidden]),
+                TensorSpec::new("lm_head.weight", Dtype::BF16, table),
             ],
         });
         shards
@@ -138,7 +138,7 @@ impl StandIn {
         let (d, heads) = (self.hidden, self.heads);
         let mut tensors = Vec::new();
         let mut plain = |name: &str, shape: &[usize]| {
-            tensors.push(TensorSpec::new(format!("{stem}.{name}.weight"), DType::Bf16, shape));
+            tensors.push(TensorSpec::new(format!("{stem}.{name}.weight"), Dtype::BF16, shape));
         };
         plain("input_layernorm", &[d]);
         plain("post_attention_layernorm", &[d]);
@@ -155,7 +155,7 @@ impl StandIn {
         }
         plain("mlp.gate", &[self.experts, d]);
         let bias = format!("{stem}.mlp.gate.e_score_correction_bias");
-        tensors.push(TensorSpec::new(bias, DType::F32, [self.experts]));
+        tensors.push(TensorSpec::new(bias, Dtype::F32, [self.experts]));
         swiglu(&mut tensors, &format!("{stem}.mlp.shared_experts"), d, self.expert);
         for expert in 0..self.experts {
             swiglu(&mut tensors, &format!("{stem}.mlp.experts.{expert}"), d, self.expert);
@@ -199,9 +199,9 @@ fn swiglu(tensors: &mut Vec<TensorSpec>, stem: &str, hidden: usize, width: usize
         [("gate_proj", [width, hidden]), ("up_proj", [width, hidden]), ("down_proj", [hidden, width])];
     for (name, [out, input]) in linears {
         let name = |part: &str| format!("{stem}.{name}.{part}");
-        tensors.push(TensorSpec::new(name("weight"), DType::U8, [out, input / 2]));
-        tensors.push(TensorSpec::new(name("weight_scale"), DType::F8E4M3, [out, input / 16]));
-        tensors.push(TensorSpec::new(name("weight_scale_2"), DType::F32, []));
+        tensors.push(TensorSpec::new(name("weight"), Dtype::U8, [out, input / 2]));
+        tensors.push(TensorSpec::new(name("weight_scale"), Dtype::F8_E4M3, [out, input / 16]));
+        tensors.push(TensorSpec::new(name("weight_scale_2"), Dtype::F32, []));
     }
 }
 
@@ -231,10 +231,10 @@ impl Pools {
     fn write(&self, shard: &mut ShardWriter, tensor: &TensorSpec, number: usize) -> Result<(), WriteError> {
         let size = bytes(tensor) as usize;
         let pool = match (tensor.dtype, tensor.shape.len()) {
-            (DType::U8, _) => &self.codes,
-            (DType::F8E4M3, _) => &self.scales,
-            (DType::F32, 0) => return shard.write(&tensor.name, &(DEVIATION / CODE_RMS).to_le_bytes()),
-            (DType::F32, _) => return shard.write(&tensor.name, &vec![0; size]),
+            (Dtype::U8, _) => &self.codes,
+            (Dtype::F8_E4M3, _) => &self.scales,
+            (Dtype::F32, 0) => return shard.write(&tensor.name, &(DEVIATION / CODE_RMS).to_le_bytes()),
+            (Dtype::F32, _) => return shard.write(&tensor.name, &vec![0; size]),
             (_, 1) => return shard.write(&tensor.name, &half::bf16::ONE.to_le_bytes().repeat(size / 2)),
             _ => &self.values,
         };

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::json;
 
 use perigee_model::checkpoint::{Checkpoint, ShardWriter, TensorSpec, write_index};
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::Dtype;
 
 /// A tensor with its bytes.
 pub(super) type Tensor = (TensorSpec, Vec<u8>);
@@ -61,7 +61,7 @@ struct Maker {
 }
 
 impl Maker {
-    fn add(&mut self, name: String, dtype: DType, shape: &[usize], bytes: Vec<u8>) {
+    fn add(&mut self, name: String, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) {
         self.tensors.push((TensorSpec::new(name, dtype, shape), bytes));
     }
 
@@ -72,12 +72,12 @@ impl Maker {
     fn bf16(&mut self, name: String, shape: &[usize], size: f32) {
         let values = self.values(shape.iter().product(), size);
         let bytes = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
-        self.add(name, DType::Bf16, shape, bytes);
+        self.add(name, Dtype::BF16, shape, bytes);
     }
 
     fn ones(&mut self, name: String, count: usize) {
         let bytes = (0..count).flat_map(|_| half::bf16::ONE.to_le_bytes()).collect();
-        self.add(name, DType::Bf16, &[count], bytes);
+        self.add(name, Dtype::BF16, &[count], bytes);
     }
 
     fn bytes(&mut self, count: usize, range: std::ops::Range<u8>) -> Vec<u8> {
@@ -89,22 +89,22 @@ impl Maker {
             Format::Plain => self.bf16(format!("{stem}.weight"), &[out, width], 0.6),
             Format::Nvfp4 => {
                 let codes = self.bytes(out * width / 2, 0..255);
-                self.add(format!("{stem}.weight"), DType::U8, &[out, width / 2], codes);
+                self.add(format!("{stem}.weight"), Dtype::U8, &[out, width / 2], codes);
                 let scales = self.bytes(out * width / 16, 0x20..0x50);
-                self.add(format!("{stem}.weight_scale"), DType::F8E4M3, &[out, width / 16], scales);
+                self.add(format!("{stem}.weight_scale"), Dtype::F8_E4M3, &[out, width / 16], scales);
                 let scale = (0.02 + 0.02 * self.rng.f32()).to_le_bytes().to_vec();
-                self.add(format!("{stem}.weight_scale_2"), DType::F32, &[], scale);
+                self.add(format!("{stem}.weight_scale_2"), Dtype::F32, &[], scale);
                 let input = (0.1 + self.rng.f32()).to_le_bytes().to_vec();
-                self.add(format!("{stem}.input_scale"), DType::F32, &[], input);
+                self.add(format!("{stem}.input_scale"), Dtype::F32, &[], input);
             }
             Format::Int4 => {
                 let codes = self.bytes(out * width / 2, 0..255);
-                self.add(format!("{stem}.weight_packed"), DType::I32, &[out, width / 8], codes);
+                self.add(format!("{stem}.weight_packed"), Dtype::I32, &[out, width / 8], codes);
                 let values = self.values(out * width / 32, 0.1);
                 let scales = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
-                self.add(format!("{stem}.weight_scale"), DType::Bf16, &[out, width / 32], scales);
+                self.add(format!("{stem}.weight_scale"), Dtype::BF16, &[out, width / 32], scales);
                 let shape = [out as i32, width as i32].iter().flat_map(|d| d.to_le_bytes()).collect();
-                self.add(format!("{stem}.weight_shape"), DType::I32, &[2], shape);
+                self.add(format!("{stem}.weight_shape"), Dtype::I32, &[2], shape);
             }
         }
     }
@@ -140,7 +140,7 @@ pub(super) fn write(dir: &Path, tiny: &Tiny) {
                 true => maker.linear(name("mlp.gate"), [tiny.experts, d], Format::Nvfp4),
             }
             let bias = maker.values(tiny.experts, 0.1).iter().flat_map(|b| b.to_le_bytes()).collect();
-            maker.add(name("mlp.gate.e_score_correction_bias"), DType::F32, &[tiny.experts], bias);
+            maker.add(name("mlp.gate.e_score_correction_bias"), Dtype::F32, &[tiny.experts], bias);
         }
         let shard = format!("model-{:05}-of-{:05}.safetensors", layer + 1, LAYERS + 1);
         shards.insert(shard, std::mem::take(&mut maker.tensors));

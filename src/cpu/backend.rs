@@ -10,7 +10,7 @@ use super::moe::{self, Expert, Experts, Router};
 use super::rows::{self, Numerics, RowLayout};
 use super::simd::Isa;
 use perigee_numbers::quant::StoredMatrix;
-use perigee_numbers::tensor::TensorView;
+use perigee_numbers::tensor::{ElementType, TensorView};
 use perigee_numbers::threads::{PerWorker, Shards, ThreadPool, UploadMeter};
 use perigee_ops::host::{Gelu, HostOps};
 use perigee_ops::{
@@ -170,7 +170,7 @@ fn expect_held(op: &'static str, limit: usize, slots: &[u32]) -> Result<(), OpEr
 fn vector(op: &'static str, host: &TensorView<'_>) -> Result<Vec<f32>, OpError> {
     match host.dtype {
         dtype if dtype.is_float() => Ok(host.to_f32()),
-        dtype => Err(OpError::UnsupportedDType { op, dtype: dtype.to_string(), backend: "cpu" }),
+        dtype => Err(OpError::UnsupportedDtype { op, dtype: dtype.to_string(), backend: "cpu" }),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::storage::Storage;
-use perigee_ops::{CacheDType, CacheShape, OpError, peak};
+use perigee_ops::{CacheDtype, CacheShape, OpError, peak};
 
 /// Keys per step of attention; a multiple of the lanes.
 pub(crate) const KEY_BLOCK: usize = 64;
@@ -187,7 +187,7 @@ impl Cache {
         match (self.row(layer, slot), self.shape.dtype) {
             (CachedRow::F32(row), _) => peak(row.iter().copied()),
             (CachedRow::Bf16(row), _) => peak(row.iter().map(of_bits)),
-            (CachedRow::Fp8(row), CacheDType::Fp8(format)) => {
+            (CachedRow::Fp8(row), CacheDtype::Fp8(format)) => {
                 let mut wide = vec![0; self.shape.latent_dim];
                 format.decode(row, self.shape.latent_dim - self.shape.rope_dim, &mut wide);
                 peak(wide.iter().map(of_bits))
@@ -205,8 +205,8 @@ impl Cache {
     fn at(&self, layer: usize, slot: usize) -> std::ops::Range<usize> {
         debug_assert!(layer < self.shape.num_layers && slot < self.slots());
         let row = match self.shape.dtype {
-            CacheDType::F32 | CacheDType::Bf16 => self.shape.latent_dim,
-            CacheDType::Fp8(_) => self.shape.row_bytes(),
+            CacheDtype::F32 | CacheDtype::Bf16 => self.shape.latent_dim,
+            CacheDtype::Fp8(_) => self.shape.row_bytes(),
         };
         let start = (layer * self.slots() + slot) * row;
         start..start + row
@@ -215,9 +215,9 @@ impl Cache {
     pub(crate) fn row(&self, layer: usize, slot: usize) -> CachedRow<'_> {
         let at = self.at(layer, slot);
         match self.shape.dtype {
-            CacheDType::Bf16 => CachedRow::Bf16(&bytemuck::cast_slice(self.storage.words())[at]),
-            CacheDType::F32 => CachedRow::F32(&bytemuck::cast_slice(self.storage.words())[at]),
-            CacheDType::Fp8(_) => CachedRow::Fp8(&bytemuck::cast_slice(self.storage.words())[at]),
+            CacheDtype::Bf16 => CachedRow::Bf16(&bytemuck::cast_slice(self.storage.words())[at]),
+            CacheDtype::F32 => CachedRow::F32(&bytemuck::cast_slice(self.storage.words())[at]),
+            CacheDtype::Fp8(_) => CachedRow::Fp8(&bytemuck::cast_slice(self.storage.words())[at]),
         }
     }
 
@@ -245,14 +245,14 @@ impl Cache {
         self.touch(layer, slot);
         let at = self.at(layer, slot);
         match self.shape.dtype {
-            CacheDType::F32 => {
+            CacheDtype::F32 => {
                 bytemuck::cast_slice_mut::<u32, f32>(self.storage.words_mut())[at].copy_from_slice(values);
             }
-            CacheDType::Bf16 => {
+            CacheDtype::Bf16 => {
                 let row = &mut bytemuck::cast_slice_mut::<u32, u16>(self.storage.words_mut())[at];
                 row.iter_mut().zip(values).for_each(|(to, x)| *to = half::bf16::from_f32(*x).to_bits());
             }
-            CacheDType::Fp8(format) => {
+            CacheDtype::Fp8(format) => {
                 let row = &mut bytemuck::cast_slice_mut::<u32, u8>(self.storage.words_mut())[at];
                 let latents = self.shape.latent_dim - self.shape.rope_dim;
                 format.encode(values, latents, self.exponents[layer], row);

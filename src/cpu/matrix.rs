@@ -13,7 +13,7 @@ use super::simd::{self, Isa};
 use super::storage::Storage;
 use super::transpose::TransposeRows;
 use perigee_numbers::quant::{PackedMatrix, StoredMatrix};
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::{Dtype, ElementType};
 use perigee_numbers::threads::{Shards, ThreadPool, UploadMeter};
 use perigee_ops::OpError;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub(crate) struct PanelSource<'a> {
 #[derive(Clone, Copy)]
 enum Row<'a> {
     /// Values of this dtype.
-    Plain(DType, &'a [u8]),
+    Plain(Dtype, &'a [u8]),
     /// Row of codes.
     Packed(&'a PackedMatrix<'a>, usize),
 }
@@ -148,13 +148,13 @@ impl<'a> PanelSource<'a> {
                 continue;
             };
             match part.dtype {
-                DType::Bf16 => {}
-                DType::F32 | DType::F16 => format = PanelFormat::F32,
+                Dtype::BF16 => {}
+                Dtype::F32 | Dtype::F16 => format = PanelFormat::F32,
                 dtype => {
-                    return Err(OpError::UnsupportedDType { op, dtype: dtype.to_string(), backend: "cpu" });
+                    return Err(OpError::UnsupportedDtype { op, dtype: dtype.to_string(), backend: "cpu" });
                 }
             }
-            let bytes = part.len() * part.dtype.size().unwrap_or(0);
+            let bytes = part.len() * part.dtype.element_bytes().unwrap_or(0);
             if part.bytes.len() != bytes {
                 return Err(OpError::ShapeMismatch {
                     op,
@@ -230,7 +230,7 @@ impl<'a> PanelSource<'a> {
         }
         let whole_words = rows.iter().flatten().all(|row| match (self.format, row) {
             (PanelFormat::Bf16, Row::Plain(..)) => self.in_features.is_multiple_of(2),
-            (_, Row::Plain(dtype, _)) => *dtype == DType::F32,
+            (_, Row::Plain(dtype, _)) => *dtype == Dtype::F32,
             (_, Row::Packed(..)) => false,
         });
         if whole_words && cfg!(target_endian = "little") {
@@ -261,13 +261,13 @@ impl<'a> PanelSource<'a> {
                         *word = u32::from_le_bytes([pair[0], pair[1], high[0], high[1]]);
                     }
                 }
-                (_, DType::F32) => {
+                (_, Dtype::F32) => {
                     for (word, x) in steps.zip(row.chunks_exact(4)) {
                         *word = u32::from_le_bytes([x[0], x[1], x[2], x[3]]);
                     }
                 }
                 _ => {
-                    let f16 = dtype == DType::F16;
+                    let f16 = dtype == Dtype::F16;
                     for (word, x) in steps.zip(row.chunks_exact(2)) {
                         let bits = u16::from_le_bytes([x[0], x[1]]);
                         let value = if f16 {
@@ -351,7 +351,7 @@ pub(crate) fn pack_reporting(
     if not_a_number.into_inner() {
         let dtype =
             "FP8 with a code that is not a number (the file is damaged, or its exporter was: get it again)";
-        return Err(OpError::UnsupportedDType { op: what, dtype: dtype.into(), backend: "cpu" });
+        return Err(OpError::UnsupportedDtype { op: what, dtype: dtype.into(), backend: "cpu" });
     }
     let storage = Arc::new(storage);
     Ok(sources
@@ -390,7 +390,7 @@ mod tests {
             let f16s: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
             let bf16s: Vec<u8> = values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
             let shape = [rows, cols];
-            for (dtype, bytes) in [(DType::F32, &f32s), (DType::F16, &f16s), (DType::Bf16, &bf16s)] {
+            for (dtype, bytes) in [(Dtype::F32, &f32s), (Dtype::F16, &f16s), (Dtype::BF16, &bf16s)] {
                 let view = TensorView { dtype, shape: &shape, bytes };
                 let source = PanelSource::stacked("test", vec![view.into(), view.into()]).expect("valid");
                 let packed = pack_all(&mut pool, isa, "test", &[source]).expect("memory");
@@ -411,10 +411,10 @@ mod tests {
         let check = |dtype, shape: &[usize]| {
             PanelSource::stacked("test", vec![TensorView { dtype, shape, bytes: &bytes }.into()]).is_err()
         };
-        assert!(!check(DType::Bf16, &[3, 4]));
-        assert!(check(DType::Bf16, &[12]));
-        assert!(check(DType::Bf16, &[0, 4]));
-        assert!(check(DType::Bf16, &[3, 5]));
-        assert!(check(DType::F8E4M3, &[3, 8]));
+        assert!(!check(Dtype::BF16, &[3, 4]));
+        assert!(check(Dtype::BF16, &[12]));
+        assert!(check(Dtype::BF16, &[0, 4]));
+        assert!(check(Dtype::BF16, &[3, 5]));
+        assert!(check(Dtype::F8_E4M3, &[3, 8]));
     }
 }

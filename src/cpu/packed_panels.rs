@@ -14,7 +14,7 @@ use super::simd::{self, Isa};
 use super::transpose::TransposeRows;
 use perigee_numbers::quant::fp8::{decode_e4m3, decode_e8m0};
 use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::Dtype;
 
 impl CodeFormat {
     /// What one stored scale is, before the panel's factor.
@@ -123,7 +123,7 @@ fn pack_scales(format: CodeFormat, rows: &[Option<(&PackedMatrix<'_>, usize)>; L
                 // Negative scales are refused but for -0, whose sign the kernels would take for an exponent.
                 CodeFormat::Nvfp4 => group[lane] = stored(1)[0] & 0x7f,
                 CodeFormat::Mxfp4 => group[lane] = stored(1)[0],
-                CodeFormat::Int4 if matrix.scales.dtype == DType::Bf16 => {
+                CodeFormat::Int4 if matrix.scales.dtype == Dtype::BF16 => {
                     group[2 * lane..2 * lane + 2].copy_from_slice(stored(2));
                 }
                 // See `PackedMatrix::kernel_scales`.
@@ -212,18 +212,18 @@ mod tests {
         let mut pool = ThreadPool::new("test", 2);
         let mut rng = fastrand::Rng::with_seed(11);
         let cases = [
-            (PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.37)),
-            (PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Divide(2.0)),
-            (PackedFormat::Mxfp4, DType::U8, TensorScale::None),
-            (PackedFormat::Int4Group32, DType::Bf16, TensorScale::None),
-            (PackedFormat::Fp8Block, DType::F32, TensorScale::None),
-            (PackedFormat::Int4Group32, DType::F16, TensorScale::None),
-            (PackedFormat::Int4Group32, DType::F8E8M0, TensorScale::None),
-            (PackedFormat::Fp8Block, DType::Bf16, TensorScale::None),
-            (PackedFormat::Fp8Block, DType::F8E8M0, TensorScale::None),
-            (PackedFormat::Fp8Row, DType::F16, TensorScale::None),
-            (PackedFormat::Fp8Row, DType::F32, TensorScale::None),
-            (PackedFormat::Fp8Tensor, DType::F32, TensorScale::None),
+            (PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(0.37)),
+            (PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Divide(2.0)),
+            (PackedFormat::Mxfp4, Dtype::U8, TensorScale::None),
+            (PackedFormat::Int4Group32, Dtype::BF16, TensorScale::None),
+            (PackedFormat::Fp8Block, Dtype::F32, TensorScale::None),
+            (PackedFormat::Int4Group32, Dtype::F16, TensorScale::None),
+            (PackedFormat::Int4Group32, Dtype::F8_E8M0, TensorScale::None),
+            (PackedFormat::Fp8Block, Dtype::BF16, TensorScale::None),
+            (PackedFormat::Fp8Block, Dtype::F8_E8M0, TensorScale::None),
+            (PackedFormat::Fp8Row, Dtype::F16, TensorScale::None),
+            (PackedFormat::Fp8Row, Dtype::F32, TensorScale::None),
+            (PackedFormat::Fp8Tensor, Dtype::F32, TensorScale::None),
         ];
         for isa in Isa::supported() {
             for (format, dtype, tensor_scale) in cases {
@@ -237,7 +237,7 @@ mod tests {
                     let packed = pack_all(&mut pool, isa, "test", &[source]).expect("memory");
                     // As the kernels multiply: INT4's scales of more bits are rounded to BF16.
                     let (scales, dtype) = match format {
-                        PackedFormat::Int4Group32 => (matrix.kernel_scales(), DType::Bf16),
+                        PackedFormat::Int4Group32 => (matrix.kernel_scales(), Dtype::BF16),
                         _ => (matrix.scales.bytes.into(), dtype),
                     };
                     let scales = TensorView { dtype, bytes: &scales, ..matrix.scales };
@@ -261,17 +261,17 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(12);
         let mut random =
             |format, dtype, scale| crate::tests::random_packed(&mut rng, format, dtype, scale, [16, 64]);
-        let a = random(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.5));
-        let b = random(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.25));
-        let c = random(PackedFormat::Mxfp4, DType::U8, TensorScale::None);
-        let huge = random(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1e30));
+        let a = random(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(0.5));
+        let b = random(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(0.25));
+        let c = random(PackedFormat::Mxfp4, Dtype::U8, TensorScale::None);
+        let huge = random(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(1e30));
         let (a, b, c, huge) = (a.view().into(), b.view().into(), c.view().into(), huge.view().into());
         assert_eq!(common_format(&[a, b], true), Some((CodeFormat::Nvfp4, [0.5, 0.25])));
         assert_eq!(common_format(&[a, b], false), None);
         assert_eq!(common_format(&[a, c], true), None);
         assert_eq!(common_format(&[huge], false), None);
         let bytes = [0u8; 2048];
-        let plain = TensorView { dtype: DType::Bf16, shape: &[16, 64], bytes: &bytes };
+        let plain = TensorView { dtype: Dtype::BF16, shape: &[16, 64], bytes: &bytes };
         assert_eq!(common_format(&[a, plain.into()], true), None);
     }
 }

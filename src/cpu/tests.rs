@@ -2,12 +2,12 @@
 
 use super::{CpuBackend, CpuOptions, Isa};
 use perigee_numbers::quant::{CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{self, Tolerance, difference};
 use perigee_ops::{
-    Activations, AttentionForm, CacheDType, CacheShape, ExpertMatrices, MlaShape, RouterShape, Segment,
+    Activations, AttentionForm, CacheDtype, CacheShape, ExpertMatrices, MlaShape, RouterShape, Segment,
 };
 
 /// Sizes of a one-layer model.
@@ -25,7 +25,7 @@ struct Sizes {
     groups: usize,
     inner: usize,
     shared_inner: usize,
-    dtype: DType,
+    dtype: Dtype,
     /// What the linear weights are packed as.
     packed: Option<PackedFormat>,
 }
@@ -43,7 +43,7 @@ const TINY: Sizes = Sizes {
     groups: 1,
     inner: 48,
     shared_inner: 96,
-    dtype: DType::Bf16,
+    dtype: Dtype::BF16,
     packed: None,
 };
 
@@ -61,7 +61,7 @@ const ODD: Sizes = Sizes {
     groups: 4,
     inner: 35,
     shared_inner: 23,
-    dtype: DType::Bf16,
+    dtype: Dtype::BF16,
     packed: None,
 };
 
@@ -79,7 +79,7 @@ const WIDE: Sizes = Sizes {
     groups: 1,
     inner: 128,
     shared_inner: 64,
-    dtype: DType::Bf16,
+    dtype: Dtype::BF16,
     packed: None,
 };
 
@@ -97,7 +97,7 @@ const PACKED: Sizes = Sizes {
     groups: 1,
     inner: 96,
     shared_inner: 64,
-    dtype: DType::Bf16,
+    dtype: Dtype::BF16,
     packed: None,
 };
 
@@ -112,7 +112,7 @@ const PACKED_FORMATS: [PackedFormat; 6] = [
 
 fn all_sizes() -> Vec<Sizes> {
     let mut sizes =
-        vec![TINY, ODD, WIDE, Sizes { dtype: DType::F32, ..ODD }, Sizes { dtype: DType::F16, ..TINY }];
+        vec![TINY, ODD, WIDE, Sizes { dtype: Dtype::F32, ..ODD }, Sizes { dtype: Dtype::F16, ..TINY }];
     sizes.extend(PACKED_FORMATS.map(|format| Sizes { packed: Some(format), ..PACKED }));
     sizes.push(Sizes { packed: Some(PackedFormat::Nvfp4), inner: 48, ..PACKED });
     sizes.push(Sizes { packed: Some(PackedFormat::Fp8Block), ..ODD });
@@ -163,7 +163,7 @@ impl Packed {
 pub(crate) fn random_packed(
     rng: &mut fastrand::Rng,
     format: PackedFormat,
-    dtype: DType,
+    dtype: Dtype,
     tensor_scale: TensorScale,
     shape: [usize; 2],
 ) -> Packed {
@@ -181,10 +181,10 @@ pub(crate) fn random_packed(
         let scale = (0.1 + rng.f32()) / (peak * (shape[1] as f32).sqrt());
         match dtype {
             // Zero to 3.5: the tensor scale brings them down.
-            DType::F8E4M3 => bytes.push(rng.u8(0..0x47)),
-            DType::U8 | DType::F8E8M0 => bytes.push((scale.to_bits() >> 23) as u8),
-            DType::F16 => bytes.extend(half::f16::from_f32(scale).to_le_bytes()),
-            DType::Bf16 => bytes.extend(half::bf16::from_f32(scale).to_le_bytes()),
+            Dtype::F8_E4M3 => bytes.push(rng.u8(0..0x47)),
+            Dtype::U8 | Dtype::F8_E8M0 => bytes.push((scale.to_bits() >> 23) as u8),
+            Dtype::F16 => bytes.extend(half::f16::from_f32(scale).to_le_bytes()),
+            Dtype::BF16 => bytes.extend(half::bf16::from_f32(scale).to_le_bytes()),
             _ => bytes.extend(scale.to_le_bytes()),
         }
     }
@@ -194,21 +194,21 @@ pub(crate) fn random_packed(
 
 /// Stored bytes of one tensor; of a packed one, `packed` alone counts.
 struct Tensor {
-    dtype: DType,
+    dtype: Dtype,
     shape: Vec<usize>,
     bytes: Vec<u8>,
     packed: Option<Box<Packed>>,
 }
 
 impl Tensor {
-    fn random(rng: &mut fastrand::Rng, dtype: DType, shape: &[usize], size: f32) -> Self {
+    fn random(rng: &mut fastrand::Rng, dtype: Dtype, shape: &[usize], size: f32) -> Self {
         let count = shape.iter().product();
         let mut bytes = Vec::new();
         for _ in 0..count {
             let x = (rng.f32() * 2.0 - 1.0) * size;
             match dtype {
-                DType::F32 => bytes.extend(x.to_le_bytes()),
-                DType::F16 => bytes.extend(half::f16::from_f32(x).to_le_bytes()),
+                Dtype::F32 => bytes.extend(x.to_le_bytes()),
+                Dtype::F16 => bytes.extend(half::f16::from_f32(x).to_le_bytes()),
                 _ => bytes.extend(half::bf16::from_f32(x).to_le_bytes()),
             }
         }
@@ -218,11 +218,11 @@ impl Tensor {
     fn packed(rng: &mut fastrand::Rng, format: PackedFormat, shape: [usize; 2]) -> Self {
         let (dtype, tensor_scale) = match format {
             PackedFormat::Nvfp4 => {
-                (DType::F8E4M3, TensorScale::Multiply((0.2 + rng.f32()) / (4.0 * (shape[1] as f32).sqrt())))
+                (Dtype::F8_E4M3, TensorScale::Multiply((0.2 + rng.f32()) / (4.0 * (shape[1] as f32).sqrt())))
             }
-            PackedFormat::Mxfp4 => (DType::U8, TensorScale::None),
-            PackedFormat::Int4Group32 => (DType::Bf16, TensorScale::None),
-            _ => (DType::F32, TensorScale::None),
+            PackedFormat::Mxfp4 => (Dtype::U8, TensorScale::None),
+            PackedFormat::Int4Group32 => (Dtype::BF16, TensorScale::None),
+            _ => (Dtype::F32, TensorScale::None),
         };
         let packed = Some(Box::new(random_packed(rng, format, dtype, tensor_scale, shape)));
         Self { dtype, shape: shape.to_vec(), bytes: Vec::new(), packed }
@@ -280,9 +280,9 @@ impl Stored {
             experts: (0..s.experts).map(|_| swiglu(&mut matrix, s.inner)).collect(),
             shared: swiglu(&mut matrix, s.shared_inner),
             head: matrix(s.vocab, s.hidden),
-            gain: Tensor::random(rng, DType::Bf16, &[s.hidden], 1.5),
-            latent_gain: Tensor::random(rng, DType::F32, &[s.latent], 1.5),
-            bias: Tensor::random(rng, DType::F32, &[s.experts], 0.1),
+            gain: Tensor::random(rng, Dtype::BF16, &[s.hidden], 1.5),
+            latent_gain: Tensor::random(rng, Dtype::F32, &[s.latent], 1.5),
+            bias: Tensor::random(rng, Dtype::F32, &[s.experts], 0.1),
         }
     }
 }
@@ -347,7 +347,7 @@ impl<B: HostOps> Model<B> {
         B::values(buffer).to_vec()
     }
 
-    fn cache(&mut self, dtype: CacheDType) -> B::Cache {
+    fn cache(&mut self, dtype: CacheDtype) -> B::Cache {
         let shape = CacheShape {
             num_layers: 2,
             num_blocks: 100,
@@ -388,7 +388,7 @@ fn random(seed: u64, count: usize) -> Vec<f32> {
 fn every_operation<B: HostOps>(
     m: &mut Model<B>,
     rows: usize,
-    dtype: CacheDType,
+    dtype: CacheDtype,
 ) -> Vec<(&'static str, Tolerance, Vec<f32>)> {
     let s = m.sizes;
     let (mla, router) = (s.mla(), s.router());
@@ -500,12 +500,12 @@ fn agrees_with_the_reference() {
         let stored = Stored::random(sizes, seed as u64);
         let mut reference = Model::load(ReferenceBackend, &stored);
         for rows in [1, 2, 7, 40] {
-            let want = every_operation(&mut reference, rows, CacheDType::F32);
+            let want = every_operation(&mut reference, rows, CacheDtype::F32);
             for isa in Isa::supported() {
                 for (activations, dtype) in [
-                    (Activations::F32, CacheDType::F32),
-                    (Activations::Bf16, CacheDType::Bf16),
-                    (Activations::Int8, CacheDType::Bf16),
+                    (Activations::F32, CacheDtype::F32),
+                    (Activations::Bf16, CacheDtype::Bf16),
+                    (Activations::Int8, CacheDtype::Bf16),
                 ] {
                     let mut fast = Model::load(cpu(2, activations, isa), &stored);
                     let got = every_operation(&mut fast, rows, dtype);
@@ -555,9 +555,9 @@ fn integer_products_are_exact_after_the_rounding() {
 fn integer_products_are_exact(activations: Activations, isa: Isa, largest: f32) {
     let mut rng = fastrand::Rng::with_seed(5);
     let formats = [
-        (PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.013)),
-        (PackedFormat::Mxfp4, DType::U8, TensorScale::None),
-        (PackedFormat::Int4Group32, DType::Bf16, TensorScale::None),
+        (PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(0.013)),
+        (PackedFormat::Mxfp4, Dtype::U8, TensorScale::None),
+        (PackedFormat::Int4Group32, Dtype::BF16, TensorScale::None),
     ];
     for (format, dtype, tensor_scale) in formats {
         for shape in [[1, 32], [40, 96], [130, 160], [16, 2080]] {
@@ -602,7 +602,7 @@ fn integer_products_are_exact(activations: Activations, isa: Isa, largest: f32) 
 #[test]
 fn int8_rows_keep_what_is_not_finite() {
     let mut rng = fastrand::Rng::with_seed(6);
-    let owned = random_packed(&mut rng, PackedFormat::Int4Group32, DType::Bf16, TensorScale::None, [20, 64]);
+    let owned = random_packed(&mut rng, PackedFormat::Int4Group32, Dtype::BF16, TensorScale::None, [20, 64]);
     for isa in Isa::supported() {
         let faults = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
         for (fault, activations) in
@@ -637,7 +637,7 @@ const ABSORBED_FROM: usize = 70;
 fn run_steps(m: &mut Model<CpuBackend>, lengths: &[usize], steps: &[Vec<Run>]) -> Vec<Vec<Vec<u32>>> {
     let s = m.sizes;
     let (mla, router) = (s.mla(), s.router());
-    let mut cache = m.cache(if m.backend.numerics_are_f32() { CacheDType::F32 } else { CacheDType::Bf16 });
+    let mut cache = m.cache(if m.backend.numerics_are_f32() { CacheDtype::F32 } else { CacheDtype::Bf16 });
     let mut results: Vec<Vec<Vec<u32>>> = lengths.iter().map(|n| vec![Vec::new(); *n]).collect();
     let [mut x, mut normed] = [m.buffer(s.hidden), m.buffer(s.hidden)];
     let mut q = m.buffer(s.heads * (s.nope + s.rope));
@@ -779,7 +779,7 @@ fn an_fp8_cache_reads_as_what_it_stores() {
                 let q = m.filled(&q_values, sizes.heads * (sizes.nope + sizes.rope));
                 for (row_scales, rope_codes) in [(true, false), (true, true), (false, false), (false, true)] {
                     let format = CachedRowFormat { row_scales, rope_codes };
-                    let mut caches = [m.cache(CacheDType::Fp8(format)), m.cache(CacheDType::Bf16)];
+                    let mut caches = [m.cache(CacheDtype::Fp8(format)), m.cache(CacheDtype::Bf16)];
                     m.backend.set_cache_scales(&mut caches[0], &[3, -6]).expect("two layers");
                     for (i, slot) in slots(&table, 0..before + rows).into_iter().enumerate() {
                         let mut row = random(100 + i as u64, sizes.latent + sizes.rope);
@@ -829,7 +829,7 @@ fn shapes_that_do_not_fit_are_errors() {
     let x = m.filled(&[0.5; 2 * TINY.hidden], s.hidden);
     let mut out = m.buffer(s.hidden);
     let mut q = m.buffer(s.heads * (s.nope + s.rope));
-    let cache = m.cache(CacheDType::Bf16);
+    let cache = m.cache(CacheDtype::Bf16);
     let b = &mut m.backend;
     assert!(b.embed(&m.embed, &[s.vocab as u32], &mut out).is_err());
     assert!(b.embed(&m.embed, &vec![0; CAPACITY + 1], &mut out).is_err());

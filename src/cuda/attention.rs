@@ -13,10 +13,10 @@ use super::kernels::{
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::{Dtype, ElementType};
 use perigee_ops::host::BlockParts;
 use perigee_ops::{
-    Activations, AttentionExchange, CacheDType, CacheShape, MlaShape, OpError, Segment, StepPlan, expect,
+    Activations, AttentionExchange, CacheDtype, CacheShape, MlaShape, OpError, Segment, StepPlan, expect,
 };
 
 /// Bounds of one [`Attention`].
@@ -63,12 +63,12 @@ impl KvUp {
         arithmetic: Activations,
     ) -> Result<Self, OpError> {
         let (buffer, dtype) = match host {
-            StoredMatrix::Plain(view) if view.dtype == DType::Bf16 => {
+            StoredMatrix::Plain(view) if view.dtype == Dtype::BF16 => {
                 (stream.store("weights", view.bytes)?, KvUpType::Bf16)
             }
             StoredMatrix::Plain(view) if !view.dtype.is_float() => {
                 let dtype = view.dtype.to_string();
-                return Err(OpError::UnsupportedDType { op: "load_kv_up", dtype, backend: "cuda" });
+                return Err(OpError::UnsupportedDtype { op: "load_kv_up", dtype, backend: "cuda" });
             }
             host if arithmetic.are_rounded() => {
                 let rounded: Vec<half::bf16> = host.to_f32().into_iter().map(half::bf16::from_f32).collect();
@@ -490,7 +490,7 @@ impl Attention {
     fn decode(
         &self,
         shape: &MlaShape,
-        cache: CacheDType,
+        cache: CacheDtype,
         kv_up: KvUpType,
     ) -> (&'static str, LaunchShape, CombineTypes) {
         let (items, multiprocessors) = (self.capacity.items, self.multiprocessors);
@@ -503,7 +503,7 @@ impl Attention {
             && wgmma_mla_decode::takes(shape, self.arch)
             && let Some(function) = wgmma_mla_decode::function(cache)
         {
-            let types = if cache == CacheDType::Bf16 { types } else { CombineTypes::Bf16F16 };
+            let types = if cache == CacheDtype::Bf16 { types } else { CombineTypes::Bf16F16 };
             return (function, wgmma_mla_decode::launch(shape, items, multiprocessors), types);
         }
         if self.arithmetic.are_rounded()
@@ -513,10 +513,10 @@ impl Attention {
             return (function, tiled_mla_decode::launch(shape, items, multiprocessors), types);
         }
         let function = match cache {
-            CacheDType::F32 => "mla_decode_f32",
-            CacheDType::Bf16 => "mla_decode_bf16",
-            CacheDType::Fp8(format) if format.rope_codes => "mla_decode_fp8_rope",
-            CacheDType::Fp8(_) => "mla_decode_fp8",
+            CacheDtype::F32 => "mla_decode_f32",
+            CacheDtype::Bf16 => "mla_decode_bf16",
+            CacheDtype::Fp8(format) if format.rope_codes => "mla_decode_fp8_rope",
+            CacheDtype::Fp8(_) => "mla_decode_fp8",
         };
         (function, mla_decode::decode_launch(shape, items, multiprocessors), types)
     }
@@ -608,10 +608,10 @@ impl Attention {
             return stream.launch("tiled_mla_prefill", launch, &params);
         }
         let gather = match at.cache_shape.dtype {
-            CacheDType::F32 => "mla_gather_f32",
-            CacheDType::Bf16 => "mla_gather_bf16",
-            CacheDType::Fp8(format) if format.rope_codes => "mla_gather_fp8_rope",
-            CacheDType::Fp8(_) => "mla_gather_fp8",
+            CacheDtype::F32 => "mla_gather_f32",
+            CacheDtype::Bf16 => "mla_gather_bf16",
+            CacheDtype::Fp8(format) if format.rope_codes => "mla_gather_fp8_rope",
+            CacheDtype::Fp8(_) => "mla_gather_fp8",
         };
         let expand = match kv_up.dtype {
             KvUpType::F32 => "mla_expand_f32",

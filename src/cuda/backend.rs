@@ -42,7 +42,7 @@ use super::stream::{Buffer, Stream};
 use super::tuner::{Choices, Product};
 use super::weights::{Matrix, Tiled};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_numbers::tensor::TensorView;
+use perigee_numbers::tensor::{ElementType, TensorView};
 use perigee_ops::host::{ExpertPieces, Share};
 use perigee_ops::{
     Activations, AttentionInMatrices, Backend, BlockId, CacheShape, Capacity, ExpertMatrices, ExpertSplit,
@@ -474,7 +474,7 @@ impl<D: Driver> CudaBackend<D> {
     ) -> Result<(), OpError> {
         let Projection::Rows(table) = table else {
             let dtype = "tiles".into();
-            return Err(OpError::UnsupportedDType { op: "embed", dtype, backend: "cuda" });
+            return Err(OpError::UnsupportedDtype { op: "embed", dtype, backend: "cuda" });
         };
         match peers {
             None => {
@@ -541,7 +541,7 @@ fn part_of<'a>(matrix: &'a Tiled, slots: tiled::Slots<'a>, x: Values, y: Buffer)
 /// Errors: a model whose sizes the kernels do not take.
 fn check_shape(shape: &ModelShape) -> Result<(), OpError> {
     let refuse = |what: &str, limit: usize, got: usize| {
-        Err(OpError::UnsupportedDType {
+        Err(OpError::UnsupportedDtype {
             op: "cuda",
             dtype: format!("{what} {got} (limit {limit})"),
             backend: "cuda",
@@ -612,7 +612,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Buffer, OpError> {
         if !host.dtype.is_float() {
             let dtype = host.dtype.to_string();
-            return Err(OpError::UnsupportedDType { op: "load_vector", dtype, backend: "cuda" });
+            return Err(OpError::UnsupportedDtype { op: "load_vector", dtype, backend: "cuda" });
         }
         self.stream.store("weights", &host.to_f32())
     }

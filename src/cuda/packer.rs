@@ -207,7 +207,7 @@ impl Packer {
             && stream.read::<i32>(flag.address, 1)? != [0]
         {
             let dtype = "FP8 weights with a code that is not a number (device.activations = f32 serves them)";
-            return Err(OpError::UnsupportedDType {
+            return Err(OpError::UnsupportedDtype {
                 op: "load_matrix",
                 dtype: dtype.into(),
                 backend: "cuda",

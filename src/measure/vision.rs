@@ -9,7 +9,7 @@ use serde::Serialize;
 use perigee_cpu::CpuBackend;
 use perigee_model::vision::{Compositing, Limits, Preprocessor, Rgb, decode, read_header, resize};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::{
     BiasedMatrix, NormVectors, OpError, PATCH_VALUES, Picture, TowerBlockMatrices, TowerCapacity,
     TowerMatrices, TowerOps, TowerShape,
@@ -199,7 +199,7 @@ pub fn encode_times(
     let lens = sizes.map(|[out, _]| [out]);
     let table = [shape.table_rows, shape.table_cols, w];
     let view = |shape| {
-        let mut view = TensorView { dtype: DType::Bf16, shape, bytes: &bytes };
+        let mut view = TensorView { dtype: Dtype::BF16, shape, bytes: &bytes };
         view.bytes = &bytes[..2 * view.len()];
         view
     };

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use perigee_ops::{CacheDType, CacheShape, FfnUnits, MlaShape, ModelShape, RouterShape};
+use perigee_ops::{CacheDtype, CacheShape, FfnUnits, MlaShape, ModelShape, RouterShape};
 
 /// Largest accepted value of a dimension without a limit in `LIMITS`.
 const MAX_DIM: u64 = 1 << 22;
@@ -329,7 +329,7 @@ impl Blueprint {
     }
 
     /// Shape of the KV cache with `num_blocks` blocks.
-    pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDType) -> CacheShape {
+    pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDtype) -> CacheShape {
         CacheShape {
             num_layers: self.num_layers,
             num_blocks,

@@ -144,7 +144,7 @@ pub struct KvCacheConfig {
     /// Number of blocks, 0 = as many as memory_bytes holds. Larger: more and longer sequences at once.
     pub num_blocks: usize,
     /// Element type: auto = that of the activations. f32 takes twice the memory of bf16, fp8 (E4M3) little more than half.
-    pub dtype: KvDType,
+    pub dtype: KvDtype,
     /// With dtype fp8, the scale of a latent: token = a power of two per token, tensor = one per layer, the checkpoint's k_scale or 1 (values beyond
     /// 448 times it saturate, small ones lose precision).
     pub fp8_scale: Fp8Scale,
@@ -168,7 +168,7 @@ pub struct KvCacheConfig {
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum KvDType {
+pub enum KvDtype {
     /// As `device.activations`.
     Auto,
     /// 16 bits.
@@ -205,7 +205,7 @@ impl Default for KvCacheConfig {
             block_size: 32,
             memory_bytes: 0,
             num_blocks: 0,
-            dtype: KvDType::Auto,
+            dtype: KvDtype::Auto,
             fp8_scale: Fp8Scale::Token,
             fp8_rope: Fp8Rope::Bf16,
             prefix_caching: true,

@@ -13,7 +13,7 @@ use super::blueprint::{
 use super::checkpoint::Checkpoint;
 use super::rope;
 use perigee_ops::{
-    CacheDType, CacheShape, DraftAttentionShape, DraftShape, GqaShape, MlaShape, NUM_STATES, RopeTable,
+    CacheDtype, CacheShape, DraftAttentionShape, DraftShape, GqaShape, MlaShape, NUM_STATES, RopeTable,
 };
 
 /// Attention of the draft's layer.
@@ -240,9 +240,9 @@ impl DraftBlueprint {
     }
 
     /// Bytes cached per token on a GPU, which keeps keys and values of grouped queries in bf16 at least.
-    pub fn cached_bytes(&self, dtype: CacheDType) -> usize {
+    pub fn cached_bytes(&self, dtype: CacheDtype) -> usize {
         match (self.shape().attention, dtype) {
-            (DraftAttentionShape::Gqa(gqa), CacheDType::Fp8(_)) => 2 * gqa.cached_dim(),
+            (DraftAttentionShape::Gqa(gqa), CacheDtype::Fp8(_)) => 2 * gqa.cached_dim(),
             _ => self.cache_shape(1, 1, dtype).block_bytes(),
         }
     }
@@ -266,7 +266,7 @@ impl DraftBlueprint {
     }
 
     /// Shape of the draft's KV cache with `num_blocks` blocks.
-    pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDType) -> CacheShape {
+    pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDtype) -> CacheShape {
         let (latent_dim, rope_dim) = self.cached_dims();
         CacheShape { num_layers: 1, num_blocks, block_size, latent_dim, rope_dim, dtype }
     }

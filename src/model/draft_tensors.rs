@@ -7,7 +7,7 @@ use super::draft::{DraftAttention, DraftBlueprint};
 use super::inventory::parts;
 use super::weights::LoadError;
 use perigee_numbers::quant::{Layout, RecognizeError, StoredMatrix, recognize};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, ElementType, TensorView};
 use perigee_ops::{DraftAttentionMatrices, DraftMatrices, ExpertMatrices, NUM_STATES, QueryMatrices};
 
 /// What a draft's folder holds.
@@ -275,11 +275,11 @@ impl DraftTensors {
 /// The target's ids of the rows of a reduced head: `d2t` holds the distance of each from its row.
 fn target_ids(map: &TensorView<'_>, vocab_size: usize) -> Result<Vec<u32>, String> {
     let offset = |bytes: &[u8]| match map.dtype {
-        DType::I64 => bytes.try_into().map(i64::from_le_bytes).ok(),
-        DType::I32 => bytes.try_into().map(|bytes| i64::from(i32::from_le_bytes(bytes))).ok(),
+        Dtype::I64 => bytes.try_into().map(i64::from_le_bytes).ok(),
+        Dtype::I32 => bytes.try_into().map(|bytes| i64::from(i32::from_le_bytes(bytes))).ok(),
         _ => None,
     };
-    let width = map.dtype.size().unwrap_or(1);
+    let width = map.dtype.element_bytes().unwrap_or(1);
     let mut ids = Vec::with_capacity(map.len());
     for (row, bytes) in map.bytes.chunks_exact(width).enumerate() {
         let Some(offset) = offset(bytes) else { return Err(format!("dtype {}, expected I64", map.dtype)) };

@@ -84,7 +84,7 @@ pub struct ClassLine {
     /// Name of the module class.
     pub class: &'static str,
     /// Name of the stored format.
-    pub format: &'static str,
+    pub format: String,
     /// Number of linears, or of tensors in a class without linears.
     pub modules: usize,
     /// Number of weights.
@@ -168,7 +168,7 @@ impl Inspection {
         let classes: Vec<ClassLine> = holdings
             .map(|((class, format), holding)| ClassLine {
                 class: class.name(),
-                format,
+                format: format.clone(),
                 modules: holding.modules,
                 parameters: holding.parameters,
                 bytes: holding.bytes,

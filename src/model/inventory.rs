@@ -14,7 +14,7 @@ use super::expert_names::{Role, role};
 use super::foreign_form;
 use super::weight_names::{ModuleClass, Skipped, Wanted, WeightNames, is_kv_scale};
 use perigee_numbers::quant::{Dialect, FloatType, Layout, PART_NAMES, PackedFormat, RecognizeError};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, ElementType, TensorView};
 
 /// Upper bound on the listed entries of one kind; the rest are counted.
 const MAX_LISTED: usize = 1000;
@@ -91,7 +91,7 @@ pub struct Inventory {
     /// Every recognised linear, in binding order.
     pub linears: Vec<Linear>,
     /// Stored modules, by class and format.
-    pub holdings: BTreeMap<(ModuleClass, &'static str), Holding>,
+    pub holdings: BTreeMap<(ModuleClass, String), Holding>,
     /// Scales of the KV cache; skipped when weights are loaded.
     pub kv_scales: Vec<String>,
     /// Calibrated scales of activations; skipped when weights are loaded.
@@ -249,12 +249,12 @@ impl Inventory {
             Ok(layout) if layout.shape == shape => {
                 if layout.dialect == Dialect::CompressedTensorsInt4
                     && part("weight_scale")
-                        .is_some_and(|scale| matches!(scale.dtype, DType::F16 | DType::F32))
+                        .is_some_and(|scale| matches!(scale.dtype, Dtype::F16 | Dtype::F32))
                 {
                     self.num_rounded += 1;
                 }
                 let parameters = (shape[0] * shape[1]) as u64;
-                self.hold(class, layout.dialect.format_name(), parameters, layout.bytes);
+                self.hold(class, layout.dialect.format_name().into(), parameters, layout.bytes);
                 self.linears.push(Linear { name: name.into(), class, layout });
                 Found::Linear(layout)
             }
@@ -289,10 +289,10 @@ impl Inventory {
             let dtype = view.dtype;
             return self.problems.wrong.push(format!("{name}: dtype {dtype}, expected BF16, F16 or F32"));
         }
-        self.hold(class, view.dtype.name(), view.len() as u64, view.bytes.len());
+        self.hold(class, view.dtype.to_string(), view.len() as u64, view.bytes.len());
     }
 
-    fn hold(&mut self, class: ModuleClass, format: &'static str, parameters: u64, bytes: usize) {
+    fn hold(&mut self, class: ModuleClass, format: String, parameters: u64, bytes: usize) {
         let holding = self.holdings.entry((class, format)).or_default();
         holding.modules += 1;
         holding.parameters += parameters;
@@ -343,7 +343,7 @@ impl Inventory {
             _ => {}
         }
         let class = if WeightNames::is_vision(name) { ModuleClass::Vision } else { ModuleClass::Other };
-        self.hold(class, view.dtype.name(), view.len() as u64, view.bytes.len());
+        self.hold(class, view.dtype.to_string(), view.len() as u64, view.bytes.len());
         if is_kv_scale(name) {
             self.kv_scales.push(name.into());
         } else if !is_input_scale {

@@ -8,6 +8,7 @@
 use super::checkpoint::Checkpoint;
 use super::expert_names::layer_of;
 use perigee_numbers::quant::covering_exponent;
+use perigee_numbers::tensor::ElementType;
 
 /// A stored scale that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -58,9 +59,9 @@ impl KvScales {
 mod tests {
     use super::*;
     use crate::checkpoint::{ShardWriter, TensorSpec};
-    use perigee_numbers::tensor::DType;
+    use perigee_numbers::tensor::Dtype;
 
-    fn read(scales: &[(&str, DType, &[usize], &[u8])]) -> Result<KvScales, String> {
+    fn read(scales: &[(&str, Dtype, &[usize], &[u8])]) -> Result<KvScales, String> {
         let dir = tempfile::tempdir().unwrap();
         let specs: Vec<_> =
             scales.iter().map(|(name, dtype, shape, _)| TensorSpec::new(*name, *dtype, *shape)).collect();
@@ -77,11 +78,11 @@ mod tests {
         let (small, one, large) = (0.001_691_5f32.to_le_bytes(), 1f32.to_le_bytes(), 900f32.to_le_bytes());
         let half = half::bf16::from_f32(0.5).to_le_bytes();
         let found = read(&[
-            ("model.layers.0.self_attn.k_proj.k_scale", DType::F32, &[], &small),
-            ("model.layers.0.self_attn.v_proj.v_scale", DType::F32, &[], &large),
-            ("language_model.model.layers.2.self_attn.attn.k_scale", DType::F32, &[1], &one),
-            ("language_model.model.layers.2.self_attn.kv_scale", DType::Bf16, &[1], &half),
-            ("model.layers.7.self_attn.k_scale", DType::F32, &[], &large),
+            ("model.layers.0.self_attn.k_proj.k_scale", Dtype::F32, &[], &small),
+            ("model.layers.0.self_attn.v_proj.v_scale", Dtype::F32, &[], &large),
+            ("language_model.model.layers.2.self_attn.attn.k_scale", Dtype::F32, &[1], &one),
+            ("language_model.model.layers.2.self_attn.kv_scale", Dtype::BF16, &[1], &half),
+            ("model.layers.7.self_attn.k_scale", Dtype::F32, &[], &large),
         ])
         .unwrap();
         assert_eq!(found, KvScales { exponents: vec![-9, 0, 0], num_stored: 2 });
@@ -91,12 +92,12 @@ mod tests {
     fn what_is_no_scale_is_refused_by_name() {
         let name = "model.layers.1.self_attn.k_proj.k_scale";
         for (dtype, shape, bytes, expected) in [
-            (DType::F32, &[][..], &f32::NAN.to_le_bytes()[..], "is NaN, expected a finite number above 0"),
-            (DType::F32, &[], &0f32.to_le_bytes(), "is 0, expected"),
-            (DType::F32, &[], &(-1f32).to_le_bytes(), "is -1, expected"),
-            (DType::F32, &[2], &[0; 8], "is F32 [2], expected one number"),
-            (DType::F32, &[0], &[], "is F32 [0], expected one number"),
-            (DType::I32, &[], &[1, 0, 0, 0], "is I32 [], expected one number"),
+            (Dtype::F32, &[][..], &f32::NAN.to_le_bytes()[..], "is NaN, expected a finite number above 0"),
+            (Dtype::F32, &[], &0f32.to_le_bytes(), "is 0, expected"),
+            (Dtype::F32, &[], &(-1f32).to_le_bytes(), "is -1, expected"),
+            (Dtype::F32, &[2], &[0; 8], "is F32 [2], expected one number"),
+            (Dtype::F32, &[0], &[], "is F32 [0], expected one number"),
+            (Dtype::I32, &[], &[1, 0, 0, 0], "is I32 [], expected one number"),
         ] {
             let error = read(&[(name, dtype, shape, bytes)]).unwrap_err();
             assert!(error.starts_with(name) && error.contains(expected), "{error}");

@@ -12,7 +12,7 @@ use super::rope;
 use super::weights::{Bindings, LayerWeights, LoadError};
 use perigee_numbers::quant::{Layout, recognize};
 use perigee_ops::{
-    Backend, BlockId, CacheDType, CacheShape, Capacity, DraftInput, FusionMatrices, MemoryNeeds, OpError,
+    Backend, BlockId, CacheDtype, CacheShape, Capacity, DraftInput, FusionMatrices, MemoryNeeds, OpError,
     StepPlan,
 };
 
@@ -90,7 +90,7 @@ impl MtpLayer {
     }
 
     /// Shape of the layer's cache with `num_blocks` blocks.
-    pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDType) -> CacheShape {
+    pub fn cache_shape(&self, num_blocks: usize, block_size: usize, dtype: CacheDtype) -> CacheShape {
         CacheShape { num_layers: 1, ..self.blueprint.cache_shape(num_blocks, block_size, dtype) }
     }
 

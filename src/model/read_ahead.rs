@@ -329,7 +329,7 @@ impl Window {
 mod tests {
     use super::*;
     use crate::checkpoint::{ShardWriter, TensorSpec};
-    use perigee_numbers::tensor::DType;
+    use perigee_numbers::tensor::Dtype;
 
     /// Threads and an uploader in random turns: which job is done when depends on the seed alone.
     #[test]
@@ -411,7 +411,7 @@ mod tests {
     fn bytes_stay_the_same_and_the_threads_end_with_the_upload() {
         let dir = tempfile::tempdir().unwrap();
         let names = ["a", "b", "c"];
-        let specs: Vec<_> = names.iter().map(|name| TensorSpec::new(*name, DType::U8, [50_000])).collect();
+        let specs: Vec<_> = names.iter().map(|name| TensorSpec::new(*name, Dtype::U8, [50_000])).collect();
         let mut shard = ShardWriter::create(dir.path(), "model.safetensors", &specs).unwrap();
         for (i, name) in names.iter().enumerate() {
             shard.write(name, &[i as u8 + 1; 50_000]).unwrap();

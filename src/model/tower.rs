@@ -10,7 +10,7 @@ use super::inventory::{Problems, parts};
 use super::weight_names::tower_prefix;
 use super::weights::LoadError;
 use perigee_numbers::quant::{Layout, StoredMatrix, recognize};
-use perigee_numbers::tensor::TensorView;
+use perigee_numbers::tensor::{ElementType, TensorView};
 use perigee_ops::{
     BiasedMatrix, NormVectors, OpError, PATCH_SIDE, PATCH_VALUES, Picture, TowerBlockMatrices, TowerCapacity,
     TowerMatrices, TowerOps, TowerShape,

@@ -15,7 +15,7 @@ pub enum OpError {
     },
     /// A stored weight of a dtype or format this backend cannot multiply.
     #[error("{op}: weights of format {dtype} are not supported by the {backend} backend")]
-    UnsupportedDType {
+    UnsupportedDtype {
         /// Name of the operation.
         op: &'static str,
         /// Stored dtype.

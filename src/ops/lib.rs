@@ -38,7 +38,7 @@ pub use rope::RopeTable;
 pub use sample::{Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, SlotSpec, Ticket};
 pub use segment::{AttentionForm, LatentSpan, Segment};
 pub use shapes::{
-    Activations, AttentionInMatrices, CacheDType, CacheShape, Capacity, ExpertMatrices, FfnUnits,
+    Activations, AttentionInMatrices, CacheDtype, CacheShape, Capacity, ExpertMatrices, FfnUnits,
     MemoryNeeds, MlaShape, ModelShape, Preferences, QueryMatrices, RouterShape, peak,
 };
 pub use split::{AttentionExchange, ContextSplit, ExpertSplit, Parallelism, Split};

@@ -170,7 +170,7 @@ pub struct Preferences {
 
 /// Element type of the latent KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CacheDType {
+pub enum CacheDtype {
     /// 4 bytes per value; used with f32 activations.
     F32,
     /// 2 bytes per value.
@@ -179,13 +179,13 @@ pub enum CacheDType {
     Fp8(CachedRowFormat),
 }
 
-impl CacheDType {
+impl CacheDtype {
     /// Name in tables, metrics and labels.
     pub fn name(self) -> &'static str {
         match self {
-            CacheDType::F32 => "f32",
-            CacheDType::Bf16 => "bf16",
-            CacheDType::Fp8(_) => "fp8",
+            CacheDtype::F32 => "f32",
+            CacheDtype::Bf16 => "bf16",
+            CacheDtype::Fp8(_) => "fp8",
         }
     }
 }
@@ -211,7 +211,7 @@ pub struct CacheShape {
     /// R, values of the rope key at the end of a row.
     pub rope_dim: usize,
     /// Element type.
-    pub dtype: CacheDType,
+    pub dtype: CacheDtype,
 }
 
 impl CacheShape {
@@ -228,9 +228,9 @@ impl CacheShape {
     /// Bytes of one token in one layer.
     pub fn row_bytes(&self) -> usize {
         match self.dtype {
-            CacheDType::F32 => 4 * self.latent_dim,
-            CacheDType::Bf16 => 2 * self.latent_dim,
-            CacheDType::Fp8(format) => format.bytes(self.latent_dim - self.rope_dim, self.rope_dim),
+            CacheDtype::F32 => 4 * self.latent_dim,
+            CacheDtype::Bf16 => 2 * self.latent_dim,
+            CacheDtype::Fp8(format) => format.bytes(self.latent_dim - self.rope_dim, self.rope_dim),
         }
     }
 }

@@ -7,21 +7,21 @@ use perigee_cuda::kernels::mla_decode::{self, SPLIT};
 use perigee_cuda::kernels::{mla_prefill, tiled_mla_decode, wgmma_mla_decode};
 use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{ATTEND, difference};
-use perigee_ops::{Activations, BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDtype, CacheShape, MlaShape, StepPlan, TokenSource};
 
 use super::TestDriver;
 
-const fn fp8(row_scales: bool, rope_codes: bool) -> CacheDType {
-    CacheDType::Fp8(CachedRowFormat { row_scales, rope_codes })
+const fn fp8(row_scales: bool, rope_codes: bool) -> CacheDtype {
+    CacheDtype::Fp8(CachedRowFormat { row_scales, rope_codes })
 }
 
-const CACHES: [CacheDType; 6] = [
-    CacheDType::F32,
-    CacheDType::Bf16,
+const CACHES: [CacheDtype; 6] = [
+    CacheDtype::F32,
+    CacheDtype::Bf16,
     fp8(true, false),
     fp8(true, true),
     fp8(false, false),
@@ -84,7 +84,7 @@ const ROOMY: AttentionCapacity =
 #[derive(Clone)]
 struct World {
     shape: MlaShape,
-    dtype: CacheDType,
+    dtype: CacheDtype,
     kv_up_type: KvUpType,
     block_size: usize,
     arithmetic: Activations,
@@ -146,7 +146,7 @@ struct Step {
 }
 
 impl World {
-    fn new(shape: MlaShape, dtype: CacheDType, kv_up_type: KvUpType, block_size: usize) -> Self {
+    fn new(shape: MlaShape, dtype: CacheDtype, kv_up_type: KvUpType, block_size: usize) -> Self {
         Self {
             shape,
             dtype,
@@ -163,7 +163,7 @@ impl World {
         Self { arithmetic: Activations::Bf16, ..self }
     }
 
-    fn cache_shape(&self, num_blocks: usize, dtype: CacheDType) -> CacheShape {
+    fn cache_shape(&self, num_blocks: usize, dtype: CacheDtype) -> CacheShape {
         CacheShape {
             num_layers: 2,
             num_blocks,
@@ -206,12 +206,12 @@ impl World {
             values[c - 1] = f32::NAN;
         }
         match self.dtype {
-            CacheDType::F32 => (bytemuck::cast_slice(&values).to_vec(), values),
-            CacheDType::Bf16 => {
+            CacheDtype::F32 => (bytemuck::cast_slice(&values).to_vec(), values),
+            CacheDtype::Bf16 => {
                 let halves: Vec<half::bf16> = values.iter().map(|x| half::bf16::from_f32(*x)).collect();
                 (bytemuck::cast_slice(&halves).to_vec(), values.into_iter().map(bf16).collect())
             }
-            CacheDType::Fp8(format) => {
+            CacheDtype::Fp8(format) => {
                 // Bytes of padding are not written by the format, and not read.
                 let mut row = vec![0xa5; format.bytes(c, values.len() - c)];
                 format.encode(&values, c, -6, &mut row);
@@ -260,9 +260,9 @@ impl World {
         let rows = step.plan.num_rows();
         let kv_up = self.kv_up();
         let kv_up_shape = [kv_up.len() / shape.kv_lora_rank, shape.kv_lora_rank];
-        let view = TensorView { dtype: DType::F32, shape: &kv_up_shape, bytes: bytemuck::cast_slice(&kv_up) };
+        let view = TensorView { dtype: Dtype::F32, shape: &kv_up_shape, bytes: bytemuck::cast_slice(&kv_up) };
         let kv_up = ops.load_kv_up(&StoredMatrix::Plain(view), shape).unwrap();
-        let mut cache = ops.allocate_cache(&self.cache_shape(step.num_blocks, CacheDType::F32)).unwrap();
+        let mut cache = ops.allocate_cache(&self.cache_shape(step.num_blocks, CacheDtype::F32)).unwrap();
         for (slot, sequence, position) in &step.keys {
             let (_, values) = self.key(*sequence, *position);
             ops.write_cached(bytemuck::cast_slice(&values), 1, &[*slot as u32], &mut cache).unwrap();
@@ -413,7 +413,7 @@ fn absorbed_attention_is_that_of_the_reference() {
         World::new(SMALL, dtype, kv_up_type, [16, 64][i / 2 % 2]).check(&decode_steps(), &PLAIN);
     }
     let way = Way { arch: Arch::Sm90a, seed: Some(1), ..PLAIN };
-    World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 64).check(&decode_steps(), &way);
+    World::new(GOLDEN, CacheDtype::Bf16, KvUpType::Bf16, 64).check(&decode_steps(), &way);
     World::new(GOLDEN, fp8(true, false), KvUpType::F32, 16).check(&decode_steps(), &way);
 }
 
@@ -424,7 +424,7 @@ fn expanded_attention_is_that_of_the_reference() {
         World::new(SMALL, dtype, kv_up_type, [16, 64][i / 2 % 2]).check(&prefill_steps(), &PLAIN);
     }
     let way = Way { arch: Arch::Sm90a, seed: Some(1), ..PLAIN };
-    World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 64).check(&prefill_steps(), &way);
+    World::new(GOLDEN, CacheDtype::Bf16, KvUpType::Bf16, 64).check(&prefill_steps(), &way);
     World::new(GOLDEN, fp8(true, false), KvUpType::F32, 16).check(&prefill_steps(), &way);
 }
 
@@ -440,7 +440,7 @@ fn tensor_cores_attend_as_the_reference_does() {
     }
     let short = [absorbed(0, 65..66), expanded(1, 0..2), expanded(2, 62..67)];
     for (arch, dtype) in [
-        (Arch::Sm80, CacheDType::Bf16),
+        (Arch::Sm80, CacheDtype::Bf16),
         (Arch::Sm90a, fp8(true, false)),
         (Arch::Sm100a, fp8(false, true)),
         (Arch::Sm120a, fp8(true, true)),
@@ -452,7 +452,7 @@ fn tensor_cores_attend_as_the_reference_does() {
     let decode =
         [absorbed(0, 0..1), absorbed(1, SPLIT..SPLIT + 1), absorbed(2, 63..65), absorbed(3, 127..128)];
     for (i, dtype) in
-        [CacheDType::Bf16, fp8(true, false), fp8(true, true), fp8(false, false)].into_iter().enumerate()
+        [CacheDtype::Bf16, fp8(true, false), fp8(true, true), fp8(false, false)].into_iter().enumerate()
     {
         let way = Way { arch: Arch::Sm90a, seed: Some(i as u64), ..PLAIN };
         let few = MlaShape { num_heads: 2, ..KIMI };
@@ -465,8 +465,8 @@ fn tensor_cores_attend_as_the_reference_does() {
     World::new(shape, fp8(true, false), KvUpType::Bf16, 64).rounded().check(&decode[..2], &way);
     // Shapes and caches that they do not take are computed without them.
     let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
-    World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
-    World::new(ODD, CacheDType::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
+    World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
+    World::new(ODD, CacheDtype::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
 }
 
 /// Hopper's kernel for rows of eight bits computes in f16, whose range is small.
@@ -491,10 +491,10 @@ fn decode_issues_little_beside_the_tensor_cores() {
     let hopper = wgmma_mla_decode::launch(&shape, 1, 132);
     for (dtype, function, launch, allowed) in [
         (fp8(true, false), "tiled_mla_decode_fp8_32", tiled, 330.0),
-        (CacheDType::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
+        (CacheDtype::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
         (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 130.0),
         (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 135.0),
-        (CacheDType::Bf16, "wgmma_mla_decode_bf16", hopper, 80.0),
+        (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 80.0),
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
         let Some(mut stream) = stream(&Way { arch: Arch::Sm90a, ..PLAIN }) else { return };
@@ -575,7 +575,7 @@ fn accesses_are_ordered() {
     let chunks = [absorbed(0, SPLIT + 20..SPLIT + 21), absorbed(1, 0..6), expanded(2, 40..75)];
     world.check(&chunks, &way);
     World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded().check(&chunks, &way);
-    for dtype in [CacheDType::Bf16, fp8(true, false), fp8(true, true)] {
+    for dtype in [CacheDtype::Bf16, fp8(true, false), fp8(true, true)] {
         let chunks = [absorbed(0, SPLIT + 80..SPLIT + 81), absorbed(1, 200..202), expanded(2, 150..300)];
         let (few, capacity) =
             (MlaShape { num_heads: 2, ..KIMI }, AttentionCapacity { slab_keys: 128, ..ROOMY });
@@ -589,7 +589,7 @@ fn accesses_are_ordered() {
 fn items_of_rows_at_the_lengths_where_their_size_changes() {
     let chunks = [absorbed(0, 2047..2050), absorbed(1, 4095..4098)];
     assert_eq!([2048, 2049, 4096, 4097].map(mla_decode::items_of), [16, 9, 16, 9]);
-    World::new(SMALL, CacheDType::F32, KvUpType::F32, 16).check(&chunks, &PLAIN);
+    World::new(SMALL, CacheDtype::F32, KvUpType::F32, 16).check(&chunks, &PLAIN);
     let few = MlaShape { num_heads: 2, ..KIMI };
     let world = World::new(few, fp8(true, false), KvUpType::Bf16, 64).rounded();
     world.check(&[absorbed(0, 2047..2049), absorbed(1, 4096..4097)], &Way { arch: Arch::Sm90a, ..PLAIN });
@@ -597,7 +597,7 @@ fn items_of_rows_at_the_lengths_where_their_size_changes() {
 
 #[test]
 fn bits_of_absorbed_rows_depend_on_their_position_alone() {
-    let world = World::new(GOLDEN, CacheDType::Bf16, KvUpType::Bf16, 16);
+    let world = World::new(GOLDEN, CacheDtype::Bf16, KvUpType::Bf16, 16);
     let rows = 2 * SPLIT - 3..2 * SPLIT + 4;
     let hopper =
         World::new(MlaShape { num_heads: 4, ..KIMI }, fp8(true, false), KvUpType::Bf16, 16).rounded();
@@ -624,7 +624,7 @@ fn bits_of_absorbed_rows_depend_on_their_position_alone() {
 fn bits_of_expanded_rows_depend_on_their_position_alone() {
     let few_heads = MlaShape { num_heads: 2, ..KIMI };
     for (arch, world) in [
-        (Arch::Sm80, World::new(SMALL, CacheDType::Bf16, KvUpType::Bf16, 16)),
+        (Arch::Sm80, World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16)),
         (Arch::Sm80, World::new(ODD, fp8(true, false), KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, false), KvUpType::Bf16, 16).rounded()),
     ] {
@@ -650,11 +650,11 @@ fn bits_of_expanded_rows_depend_on_their_position_alone() {
 fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
     let few_heads = MlaShape { num_heads: 2, ..KIMI };
     for (arch, world) in [
-        (Arch::Sm80, World::new(SMALL, CacheDType::F32, KvUpType::F32, 16)),
+        (Arch::Sm80, World::new(SMALL, CacheDtype::F32, KvUpType::F32, 16)),
         (Arch::Sm80, World::new(SMALL, fp8(true, true), KvUpType::F32, 16)),
-        (Arch::Sm80, World::new(ODD, CacheDType::Bf16, KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm80, World::new(ODD, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded()),
         (Arch::Sm80, World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded()),
-        (Arch::Sm90a, World::new(few_heads, CacheDType::Bf16, KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm90a, World::new(few_heads, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
     ] {
         let way = Way { arch, ..PLAIN };
@@ -728,7 +728,7 @@ fn rows_of_eight_bits_decode_to_the_bits_of_their_format() {
 
 #[test]
 fn launches_serve_the_lists_of_later_steps() {
-    let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
+    let world = World::new(SMALL, CacheDtype::F32, KvUpType::F32, 16);
     let chunks = [absorbed(0, 3..4), absorbed(1, SPLIT..SPLIT + 9), absorbed(2, 40..41)];
     let step = world.step(&chunks);
     let Some(expected) = world.device(&chunks, &PLAIN) else { return };
@@ -770,7 +770,7 @@ fn launches_serve_the_lists_of_later_steps() {
 #[test]
 fn launches_of_several_passes_serve_the_lists_of_later_steps() {
     const PADDED_ROWS: usize = 4;
-    let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
+    let world = World::new(SMALL, CacheDtype::F32, KvUpType::F32, 16);
     let row = |sequence, keys: usize| absorbed(sequence, keys - 1..keys);
     let first = [row(0, 2048), row(1, 2048), row(2, 2048)];
     let later = [row(0, 1900), row(1, 300), row(2, 2000)];
@@ -821,7 +821,7 @@ fn steps_of_many_long_contexts_are_recorded() {
 
 #[test]
 fn what_exceeds_the_capacity_is_refused() {
-    let world = World::new(SMALL, CacheDType::F32, KvUpType::F32, 16);
+    let world = World::new(SMALL, CacheDtype::F32, KvUpType::F32, 16);
     let Some(mut stream) = stream(&PLAIN) else { return };
     let capacity = AttentionCapacity { rows: 20, items: 2, ..ROOMY };
     let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32, None).unwrap();

@@ -5,7 +5,7 @@ use perigee_cuda::kernels::exchange::{self, Exchange, Layout, Rows};
 use perigee_cuda::kernels::mla_decode::RowEntry;
 use perigee_cuda::{Arch, CudaBackend, Program, Stream};
 use perigee_ops::host::{Group, Share};
-use perigee_ops::{Activations, AttentionExchange, AttentionForm, CacheDType, MlaShape};
+use perigee_ops::{Activations, AttentionExchange, AttentionForm, CacheDtype, MlaShape};
 
 use super::ranks::parts;
 use super::{TestDriver, on_gpu};
@@ -320,7 +320,7 @@ fn expanded(change: Option<(&'static str, &'static str)>, seed: u64) -> Option<f
     }
     let ranks = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::F32).unwrap());
     let group = Group::with(ranks.collect(), parts(1)).unwrap();
-    let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::F32);
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDtype::F32);
     let prompt = &golden_prompts("kimi")[0];
     let logits = step(&mut model, &prompt.token_ids, 0, AttentionForm::Expanded);
     Some(largest_difference(&logits, &prompt.logits))

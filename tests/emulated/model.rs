@@ -15,7 +15,7 @@ use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Model, Weights};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::{
-    Activations, AttentionForm, BlockId, CacheDType, Calibrate, Capacity, Parallelism, Row, StepPlan,
+    Activations, AttentionForm, BlockId, CacheDtype, Calibrate, Capacity, Parallelism, Row, StepPlan,
     TokenSource,
 };
 use perigee_telemetry::Metrics;
@@ -40,7 +40,7 @@ fn golden_logits_in_both_forms_and_in_chunks() {
         ("grouped", Arch::Sm90a, None),
     ] {
         let Some(backend) = backend(arch, seed, Activations::F32) else { return };
-        let mut model = load(backend, name, CacheDType::F32);
+        let mut model = load(backend, name, CacheDtype::F32);
         let prompt = &golden_prompts(name)[1];
         for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
             let whole = step(&mut model, &prompt.token_ids, 0, form);
@@ -81,9 +81,9 @@ fn drafts_change_no_bits() {
         (
             "draft-mla",
             Activations::Bf16,
-            CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }),
+            CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }),
         ),
-        ("draft-llama", Activations::F32, CacheDType::Bf16),
+        ("draft-llama", Activations::F32, CacheDtype::Bf16),
     ] {
         let target = eagle3::oracle().join("target");
         let config = speculation::Config {
@@ -109,8 +109,8 @@ fn drafts_change_no_bits() {
 fn a_prediction_layer_changes_no_bits() {
     let folder = tempfile::tempdir().unwrap();
     mtp::write_foreseeing(folder.path(), |_| ());
-    let fp8 = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
-    for (arithmetic, dtype) in [(Activations::F32, CacheDType::F32), (Activations::Bf16, fp8)] {
+    let fp8 = CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
+    for (arithmetic, dtype) in [(Activations::F32, CacheDtype::F32), (Activations::Bf16, fp8)] {
         let Some(straight) = replies(folder.path(), None, arithmetic, dtype) else { return };
         let drafted = replies(folder.path(), Some(mtp::with_mtp()), arithmetic, dtype).unwrap();
         for (drafted, straight) in drafted.iter().zip(&straight) {
@@ -128,7 +128,7 @@ fn replies(
     folder: &Path,
     speculation: Option<speculation::Config>,
     arithmetic: Activations,
-    dtype: CacheDType,
+    dtype: CacheDtype,
 ) -> Option<Vec<Reply>> {
     let backend = backend(Arch::Sm90a, Some(3), arithmetic)?;
     let checkpoint = Checkpoint::open(folder).unwrap();
@@ -158,7 +158,7 @@ fn tensor_cores_stay_near_golden_logits() {
     let mut differences = Vec::new();
     for (name, arch) in [("kimi", Arch::Sm90a), ("thinking", Arch::Sm80), ("moonlight", Arch::Sm120a)] {
         let Some(backend) = backend(arch, None, Activations::Bf16) else { return };
-        let mut model = load(backend, name, CacheDType::Bf16);
+        let mut model = load(backend, name, CacheDtype::Bf16);
         let prompt = &golden_prompts(name)[1];
         for form in [AttentionForm::Expanded, AttentionForm::Absorbed] {
             let logits = step(&mut model, &prompt.token_ids, 0, form);
@@ -181,7 +181,7 @@ fn logits_do_not_depend_on_company() {
 
 fn company_changes_no_bits(backend: CudaBackend<TestDriver>) {
     let mut model =
-        load(backend, "kimi", CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }));
+        load(backend, "kimi", CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: false }));
     let blocks: Vec<BlockId> = (0..64).map(BlockId).collect();
     let tables = [&blocks[..8], &blocks[8..16], &blocks[16..24]];
     let tokens =
@@ -224,7 +224,7 @@ fn nano_says_what_it_says_on_the_cpu() {
         let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
         let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
         let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
-        let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDType::Bf16);
+        let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::Bf16);
         let eps = blueprint.rms_norm_eps;
         let capacity =
             Capacity { max_tokens: 32, max_logits_rows: 32, max_num_seqs: 4, block_size: BLOCK_SIZE };
@@ -286,7 +286,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
     };
     let metrics = Arc::new(Metrics::new("golden", true));
     let backend = CudaBackend::new(driver, Activations::Bf16).unwrap();
-    let equipped = Equipped::new(backend, CacheDType::Bf16);
+    let equipped = Equipped::new(backend, CacheDtype::Bf16);
     let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let at_ready = *counts.lock().unwrap();
     let wanted = |prompt: &[u32], seed| {

@@ -8,12 +8,12 @@ use perigee_cuda::kernels::route::{self, Choice, Held, NO_EXPERT, Worklist};
 use perigee_cuda::kernels::{combine, embed, latent, rms_norm};
 use perigee_cuda::{Arch, Matrix, Stream};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{ELEMENTWISE, PROJECT, ROUTE, SWIGLU, Tolerance, difference};
 use perigee_ops::{
-    CacheDType, CacheShape, ExpertMatrices, KvSlot, MlaShape, RopeTable, RouterShape, SeqSlot, TokenId,
+    CacheDtype, CacheShape, ExpertMatrices, KvSlot, MlaShape, RopeTable, RouterShape, SeqSlot, TokenId,
     TokenSource,
 };
 
@@ -85,7 +85,7 @@ pub(super) fn buffer(
 }
 
 pub(super) fn view<'a>(values: &'a [f32], shape: &'a [usize]) -> TensorView<'a> {
-    TensorView { dtype: DType::F32, shape, bytes: bytemuck::cast_slice(values) }
+    TensorView { dtype: Dtype::F32, shape, bytes: bytemuck::cast_slice(values) }
 }
 
 #[test]
@@ -647,9 +647,9 @@ fn expected_choice(logits: &[f32], bias: &[f32], shape: &RouterShape) -> (Vec<u3
 fn latents_of_every_cache_type() {
     let mut rng = fastrand::Rng::with_seed(6);
     let fp8 = [true, false].map(|row_scales| {
-        [true, false].map(|rope_codes| CacheDType::Fp8(CachedRowFormat { row_scales, rope_codes }))
+        [true, false].map(|rope_codes| CacheDtype::Fp8(CachedRowFormat { row_scales, rope_codes }))
     });
-    let dtypes = [CacheDType::F32, CacheDType::Bf16].into_iter().chain(fp8.into_iter().flatten());
+    let dtypes = [CacheDtype::F32, CacheDtype::Bf16].into_iter().chain(fp8.into_iter().flatten());
     for dtype in dtypes {
         for (rows, latent_columns, rope, q_columns) in [(1, 8, 2, 0), (5, 128, 32, 96), (4, 512, 64, 1536)] {
             let eps = 1e-6;
@@ -747,13 +747,13 @@ fn latents_of_every_cache_type() {
 }
 
 /// Equal up to the rounding of sums before the rounding to the type: one code may be the neighbour's.
-fn near(got: f32, expected: f32, dtype: CacheDType) -> bool {
+fn near(got: f32, expected: f32, dtype: CacheDtype) -> bool {
     let step = match dtype {
-        CacheDType::F32 => 4e-6,
-        CacheDType::Bf16 => 1.0 / 128.0,
-        CacheDType::Fp8(_) => 1.0 / 7.0,
+        CacheDtype::F32 => 4e-6,
+        CacheDtype::Bf16 => 1.0 / 128.0,
+        CacheDtype::Fp8(_) => 1.0 / 7.0,
     };
-    let smallest = if matches!(dtype, CacheDType::Fp8(_)) { 1e-3 } else { 1e-7 };
+    let smallest = if matches!(dtype, CacheDtype::Fp8(_)) { 1e-3 } else { 1e-7 };
     (got.is_nan() && !expected.is_finite())
         || (got - expected).abs() <= step * expected.abs() + smallest
         || got == expected
@@ -763,9 +763,9 @@ fn near(got: f32, expected: f32, dtype: CacheDType) -> bool {
 fn decode(row: &[u8], shape: &CacheShape) -> Vec<f32> {
     let widen = |bits: u16| half::bf16::from_bits(bits).to_f32();
     match shape.dtype {
-        CacheDType::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
-        CacheDType::Bf16 => row.chunks_exact(2).map(|b| widen(u16::from_le_bytes([b[0], b[1]]))).collect(),
-        CacheDType::Fp8(format) => {
+        CacheDtype::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+        CacheDtype::Bf16 => row.chunks_exact(2).map(|b| widen(u16::from_le_bytes([b[0], b[1]]))).collect(),
+        CacheDtype::Fp8(format) => {
             let mut bits = vec![0; shape.latent_dim];
             format.decode(row, shape.latent_dim - shape.rope_dim, &mut bits);
             bits.into_iter().map(widen).collect()

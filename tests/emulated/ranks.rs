@@ -19,7 +19,7 @@ use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
 use perigee_ops::{
-    Activations, AttentionExchange, AttentionForm, Backend, CacheDType, ContextSplit, Parallelism,
+    Activations, AttentionExchange, AttentionForm, Backend, CacheDtype, ContextSplit, Parallelism,
 };
 use perigee_telemetry::Metrics;
 
@@ -365,7 +365,7 @@ fn devices_that_share_a_model_give_golden_logits() {
         let folder = tempfile::tempdir().unwrap();
         ranks::write_with_doubled_heads(name, folder.path());
         let Some(group) = group(world, arch, seed, Activations::F32, parallelism) else { return };
-        let mut model = load_folder(group, folder.path(), CacheDType::F32);
+        let mut model = load_folder(group, folder.path(), CacheDtype::F32);
         let about = format!("{name} on {world} devices, {parallelism:?}");
         ranks::check(&about, &mut model, (name, 1), &mut rng);
     }
@@ -383,7 +383,7 @@ fn sums_in_bf16_stay_near_golden_logits() {
     let group = Group::with(drivers.into_iter().map(backend).collect(), parts(1)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     ranks::write_with_doubled_heads("kimi", folder.path());
-    let mut model = load_folder(group, folder.path(), CacheDType::F32);
+    let mut model = load_folder(group, folder.path(), CacheDtype::F32);
     let prompt = &golden_prompts("kimi")[1];
     let whole = step(&mut model, &prompt.token_ids, 0, AttentionForm::Expanded);
     let vocab = model.blueprint().vocab_size;
@@ -409,7 +409,7 @@ fn replies<B: Backend>(backend: B) -> Vec<Reply> {
     options.scheduler.max_model_len = 128;
     options.num_blocks = 12;
     options.speculation = speculation::Config { adaptive: false, ..speculation::Config::default() };
-    let equipped = Equipped::new(backend, CacheDType::F32);
+    let equipped = Equipped::new(backend, CacheDtype::F32);
     let metrics = Arc::new(Metrics::new("golden", true));
     let engine = start_on(equipped, &checkpoint, blueprint, &options, metrics, &mut |_| ()).unwrap();
     let base = SamplingParams { max_tokens: 12, logprobs: Some(5), ..Default::default() };
@@ -486,7 +486,7 @@ fn check_recorded_step(parallelism: Parallelism, num_launches: u64) {
     let counts: Vec<_> = drivers.iter().map(|driver| driver.counts.clone()).collect();
     let ranks = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::Bf16).unwrap());
     let group = Group::with(ranks.collect(), parallelism).unwrap();
-    let mut model = load_folder(group, &golden_folder("kimi"), CacheDType::Bf16);
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDtype::Bf16);
     let decode = |model: &mut _, at: u32| step(model, &[7 + at], at as usize, AttentionForm::Absorbed);
     (0..3).for_each(|at| drop(decode(&mut model, at)));
     let before: Vec<Counts> = counts.iter().map(|counts| *counts.lock().unwrap()).collect();

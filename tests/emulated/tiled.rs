@@ -7,7 +7,7 @@ use perigee_cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Varian
 use perigee_cuda::kernels::{rms_norm, tiled_linear, tiled_swiglu};
 use perigee_cuda::{Arch, Format, Packer, Stream};
 use perigee_numbers::quant::{PackedFormat, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::Dtype;
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{PROJECT, SWIGLU};
@@ -50,8 +50,8 @@ fn projections_of_every_variant() {
         }
     }
     // Several blocks of rows, and several units in a chunk.
-    let fp8 = Stored::Packed(PackedFormat::Fp8Block, DType::F32, TensorScale::None);
-    let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, DType::U8, TensorScale::None);
+    let fp8 = Stored::Packed(PackedFormat::Fp8Block, Dtype::F32, TensorScale::None);
+    let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, Dtype::U8, TensorScale::None);
     for stored in [Stored::Bf16, fp8, mxfp4] {
         for (rows, out, columns) in [(70, 40, 288), (2, 300, 2080)] {
             check_projection(&mut rng, stored, rows, out, columns);
@@ -271,8 +271,8 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
 /// Every code under every scale: subnormal, zero, negative and infinite ones.
 #[test]
 fn every_code_under_every_scale() {
-    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
-    let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, DType::U8, TensorScale::None);
+    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(1.0));
+    let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, Dtype::U8, TensorScale::None);
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let mut device = Stream::new(driver).unwrap();
     // Row n has scale n everywhere and the codes 0, 1, 2, ...; x picks the first 16 columns one after the other.
@@ -314,7 +314,7 @@ fn every_code_under_every_scale() {
 fn a_code_that_is_no_number_is_refused() {
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let mut device = Stream::new(driver).unwrap();
-    let stored = Stored::Packed(PackedFormat::Fp8Row, DType::F32, TensorScale::None);
+    let stored = Stored::Packed(PackedFormat::Fp8Row, Dtype::F32, TensorScale::None);
     let mut weight = Weight::random(&mut fastrand::Rng::with_seed(1), stored, [20, 48]);
     let mut packer = Packer::default();
     packer.pack(&mut device, "project", &[&weight.view()], None).unwrap();
@@ -330,7 +330,7 @@ fn a_code_that_is_no_number_is_refused() {
 #[test]
 fn decode_products_stay_within_the_issue_budget() {
     const ISSUED_PER_WEIGHT: f64 = 128.0 / 33.0;
-    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
+    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(1.0));
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let mut device = Stream::new(driver).unwrap();
     if !device.driver().set_options(|options| options.profile = true) {
@@ -376,7 +376,7 @@ fn decode_products_stay_within_the_issue_budget() {
 fn prompt_products_read_rows_once_and_without_bank_conflicts() {
     // One of these products takes Hopper 1.6 clocks by mma.sync, in which a multiprocessor issues 6.4 instructions of a warp.
     const MOST_PER_PRODUCT: f64 = 6.4;
-    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(1.0));
+    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(1.0));
     let Some(driver) = TestDriver::new(Arch::Sm90a, None) else { return };
     let mut device = Stream::new(driver).unwrap();
     if !device.driver().set_options(|options| options.profile = true) {

@@ -14,7 +14,7 @@ use perigee_cuda::tuner::{
 };
 use perigee_cuda::{Arch, CudaBackend, Format, Installation, Program, Stream};
 use perigee_model::Blueprint;
-use perigee_ops::{Activations, AttentionForm, CacheDType, MlaShape, OpError};
+use perigee_ops::{Activations, AttentionForm, CacheDtype, MlaShape, OpError};
 
 use super::{TestDriver, on_gpu};
 use crate::golden::{golden_folder, golden_prompts, load, step};
@@ -463,7 +463,7 @@ fn logits_and_blocks(
     let counts = driver.counts.clone();
     let mut backend = CudaBackend::new(driver, Activations::Bf16).unwrap();
     prepare(&mut backend);
-    let mut model = load(backend, "kimi", CacheDType::Bf16);
+    let mut model = load(backend, "kimi", CacheDtype::Bf16);
     let before = counts.lock().unwrap().blocks;
     let tokens = &golden_prompts("kimi")[1].token_ids;
     let logits = step(&mut model, &tokens[..num_tokens.min(tokens.len())], 0, AttentionForm::Absorbed);

@@ -8,8 +8,8 @@ use perigee_cuda::kernels::repack;
 use perigee_cuda::tuner::{Bucket, Candidate, Choices, Effort, Measurement, Product, Table, TunedOp, tune};
 use perigee_cuda::{Arch, CudaBackend, Driver, Format, Packer, Stream};
 use perigee_model::Blueprint;
-use perigee_numbers::tensor::{DType, TensorView};
-use perigee_ops::{Activations, AttentionForm, CacheDType};
+use perigee_numbers::tensor::{Dtype, TensorView};
+use perigee_ops::{Activations, AttentionForm, CacheDtype};
 
 use super::tuner::{EFFORT, identity, made_up, op};
 use super::{Change, TestDriver};
@@ -56,7 +56,7 @@ fn tiles_of_bf16_are_unpacked_into_the_rows_they_were_made_of() {
         let mut stream = Stream::new(driver).unwrap();
         for shape in [[16, 128], [40, 264], [7, 8], [129, 1032]] {
             let rows = values(shape[0] * shape[1], 3);
-            let view = TensorView { dtype: DType::Bf16, shape: &shape, bytes: bytemuck::cast_slice(&rows) };
+            let view = TensorView { dtype: Dtype::BF16, shape: &shape, bytes: bytemuck::cast_slice(&rows) };
             let tiled = Packer::default().pack(&mut stream, "test", &[&view.into()], None).unwrap();
             let unpacked = stream.allocate("rows", 2 * rows.len()).unwrap();
             repack::unpack(&mut stream, &tiled, unpacked.address).unwrap();
@@ -143,7 +143,7 @@ fn steps_with_rows_of_prompts_are_the_vendors_where_that_is_faster() {
             }
             backend.set_choices(Choices::of(&table));
         }
-        let mut model = load_for(backend, &golden_folder("kimi"), CacheDType::Bf16, 128);
+        let mut model = load_for(backend, &golden_folder("kimi"), CacheDtype::Bf16, 128);
         let prompt = &golden_prompts("kimi")[1].token_ids;
         let tokens: Vec<u32> = prompt.iter().copied().cycle().take(num_tokens).collect();
         let logits = step(&mut model, &tokens, 0, form);

@@ -1,7 +1,7 @@
 //! Random weights in every stored format.
 
 use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 
 /// A format of a checkpoint's linear.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,7 +9,7 @@ pub(super) enum Stored {
     F32,
     F16,
     Bf16,
-    Packed(PackedFormat, DType, TensorScale),
+    Packed(PackedFormat, Dtype, TensorScale),
 }
 
 /// Every format, dtype of scales and kind of tensor scale.
@@ -17,16 +17,16 @@ pub(super) const ALL: [Stored; 13] = [
     Stored::F32,
     Stored::F16,
     Stored::Bf16,
-    Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Multiply(0.037)),
-    Stored::Packed(PackedFormat::Nvfp4, DType::F8E4M3, TensorScale::Divide(23.7)),
-    Stored::Packed(PackedFormat::Mxfp4, DType::U8, TensorScale::None),
-    Stored::Packed(PackedFormat::Mxfp4, DType::F8E8M0, TensorScale::None),
-    Stored::Packed(PackedFormat::Int4Group32, DType::Bf16, TensorScale::None),
-    Stored::Packed(PackedFormat::Fp8Block, DType::F32, TensorScale::None),
-    Stored::Packed(PackedFormat::Fp8Block, DType::Bf16, TensorScale::None),
-    Stored::Packed(PackedFormat::Fp8Row, DType::F32, TensorScale::None),
-    Stored::Packed(PackedFormat::Fp8Row, DType::Bf16, TensorScale::None),
-    Stored::Packed(PackedFormat::Fp8Tensor, DType::F32, TensorScale::None),
+    Stored::Packed(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(0.037)),
+    Stored::Packed(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Divide(23.7)),
+    Stored::Packed(PackedFormat::Mxfp4, Dtype::U8, TensorScale::None),
+    Stored::Packed(PackedFormat::Mxfp4, Dtype::F8_E8M0, TensorScale::None),
+    Stored::Packed(PackedFormat::Int4Group32, Dtype::BF16, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Block, Dtype::F32, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Block, Dtype::BF16, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Row, Dtype::F32, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Row, Dtype::BF16, TensorScale::None),
+    Stored::Packed(PackedFormat::Fp8Tensor, Dtype::F32, TensorScale::None),
 ];
 
 /// A matrix `[out, in]` that owns its bytes.
@@ -74,9 +74,9 @@ impl Weight {
                 let scale = |rng: &mut fastrand::Rng| (0.5 + rng.f32()) * spread / largest;
                 let scales = (0..num_scales).flat_map(|_| match dtype {
                     // 0.25 to 3.5.
-                    DType::F8E4M3 => vec![rng.u8(0x28..0x46)],
-                    DType::U8 | DType::F8E8M0 => vec![rng.u8(120..126)],
-                    DType::Bf16 => half::bf16::from_f32(scale(rng)).to_le_bytes().to_vec(),
+                    Dtype::F8_E4M3 => vec![rng.u8(0x28..0x46)],
+                    Dtype::U8 | Dtype::F8_E8M0 => vec![rng.u8(120..126)],
+                    Dtype::BF16 => half::bf16::from_f32(scale(rng)).to_le_bytes().to_vec(),
                     _ => scale(rng).to_le_bytes().to_vec(),
                 });
                 (codes, scales.collect(), scale_shape)
@@ -95,9 +95,9 @@ impl Weight {
     pub(super) fn view(&self) -> StoredMatrix<'_> {
         let plain = |dtype| TensorView { dtype, shape: &self.shape, bytes: &self.codes }.into();
         match self.stored {
-            Stored::F32 => plain(DType::F32),
-            Stored::F16 => plain(DType::F16),
-            Stored::Bf16 => plain(DType::Bf16),
+            Stored::F32 => plain(Dtype::F32),
+            Stored::F16 => plain(Dtype::F16),
+            Stored::Bf16 => plain(Dtype::BF16),
             Stored::Packed(format, dtype, tensor) => {
                 let scales = TensorView { dtype, shape: &self.scale_shape, bytes: &self.scales };
                 PackedMatrix::new(format, self.shape, &self.codes, scales, tensor).unwrap().into()

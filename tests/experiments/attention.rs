@@ -4,7 +4,7 @@ use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::{mla_decode, wgmma_mla_decode};
 use perigee_cuda::{Addresses, Attention, AttentionCapacity, KvUp, KvUpType, Program, Stream};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{Activations, BlockId, CacheDType, CacheShape, MlaShape, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDtype, CacheShape, MlaShape, StepPlan, TokenSource};
 
 use super::{device, edited, micros, on_gpu};
 use crate::emulated::TestDriver;
@@ -26,7 +26,7 @@ fn shape() -> MlaShape {
     }
 }
 
-const FP8: CacheDType = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
+const FP8: CacheDtype = CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
 
 /// Both kernels with items of another length.
 fn with_split(split: usize) -> Vec<Program> {

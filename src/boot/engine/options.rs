@@ -15,9 +15,9 @@ use perigee_decoding::speculation;
 use perigee_engine::kv_tiers::{DiskOptions, TierOptions};
 use perigee_engine::scheduler;
 use perigee_model::Blueprint;
-use perigee_model::config::{Fp8Rope, Fp8Scale, KvDType, LatentNormEps};
+use perigee_model::config::{Fp8Rope, Fp8Scale, KvDtype, LatentNormEps};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{Activations, CacheDType, Parallelism};
+use perigee_ops::{Activations, CacheDtype, Parallelism};
 
 /// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
 const SMALL_MODEL_BYTES: usize = 32 << 20;
@@ -76,7 +76,7 @@ pub struct EngineOptions {
     /// Blocks of the cache, 0 = follows from the bytes.
     pub num_blocks: usize,
     /// Element type of the cache; `None` follows the activations.
-    pub cache_dtype: Option<CacheDType>,
+    pub cache_dtype: Option<CacheDtype>,
     /// Whether prompts share cached prefixes.
     pub prefix_caching: bool,
     /// Epsilon of the latent norms; `None` = `rms_norm_eps`.
@@ -143,10 +143,10 @@ impl EngineOptions {
             cache_bytes: cache.memory_bytes,
             num_blocks: cache.num_blocks,
             cache_dtype: match cache.dtype {
-                KvDType::Auto => None,
-                KvDType::Bf16 => Some(CacheDType::Bf16),
-                KvDType::F32 => Some(CacheDType::F32),
-                KvDType::Fp8 => Some(CacheDType::Fp8(CachedRowFormat {
+                KvDtype::Auto => None,
+                KvDtype::Bf16 => Some(CacheDtype::Bf16),
+                KvDtype::F32 => Some(CacheDtype::F32),
+                KvDtype::Fp8 => Some(CacheDtype::Fp8(CachedRowFormat {
                     row_scales: cache.fp8_scale == Fp8Scale::Token,
                     rope_codes: cache.fp8_rope == Fp8Rope::Fp8,
                 })),

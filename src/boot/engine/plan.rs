@@ -9,7 +9,7 @@ use crate::boot::memory_plan::{Memory, MemoryPlan, PlanInput};
 use crate::boot::sight::TowerSource;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, Inventory, LoadError};
-use perigee_ops::{Backend, CacheDType, Capacity, ContextSplit};
+use perigee_ops::{Backend, CacheDtype, Capacity, ContextSplit};
 
 /// The memory plan of [`super::start_engine`], without loading a weight. `None` for a GPU: its backend exists only once its kernels
 /// are loaded.
@@ -42,7 +42,7 @@ pub(crate) fn no_room(gpu: &Gpu, checkpoint: &Checkpoint, blueprint: &Blueprint)
 
 /// Cache type, capacity, draft, tower and memory plan of an engine, before weights are loaded.
 pub(super) struct Layout<'a> {
-    pub(super) dtype: CacheDType,
+    pub(super) dtype: CacheDtype,
     pub(super) capacity: Capacity,
     pub(super) max_model_len: usize,
     /// Of the latent norms.
@@ -100,7 +100,7 @@ pub(super) fn lay_out<'a, B: Backend>(
     LoadError::check(checkpoint, &inventory.problems)?;
     let plan = MemoryPlan::new(&PlanInput {
         weights: &inventory.loaded_bytes(),
-        widened_bytes: inventory.widened_bytes(if *default_dtype == CacheDType::F32 { 4 } else { 2 }),
+        widened_bytes: inventory.widened_bytes(if *default_dtype == CacheDtype::F32 { 4 } else { 2 }),
         draft_bytes: draft.as_ref().map_or(0, |draft| draft.bytes(ranks)),
         // Whole on each.
         vision_bytes: tower.map_or(0, |tower| ranks as u64 * tower.bytes),

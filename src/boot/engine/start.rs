@@ -16,7 +16,7 @@ use perigee_engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, meas
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Tower, Uploads, Weights};
 use perigee_numbers::threads::UploadMeter;
-use perigee_ops::{Backend, CacheDType};
+use perigee_ops::{Backend, CacheDtype};
 use perigee_telemetry::Metrics;
 
 /// A started engine.
@@ -209,11 +209,11 @@ pub fn start_on<B: Backend>(
 fn stored_kv_scales(
     checkpoint: &Checkpoint,
     inventory: &Inventory,
-    dtype: CacheDType,
+    dtype: CacheDtype,
     num_layers: usize,
 ) -> Result<Option<KvScales>, EngineError> {
     let stored = inventory.kv_scales.len();
-    if !matches!(dtype, CacheDType::Fp8(format) if !format.row_scales) {
+    if !matches!(dtype, CacheDtype::Fp8(format) if !format.row_scales) {
         if stored > 0 {
             tracing::info!(
                 stored,

@@ -9,13 +9,13 @@ use perigee_cuda::device_needs;
 use perigee_model::{Blueprint, ModuleClass};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::host::Share;
-use perigee_ops::{Activations, AttentionExchange, CacheDType, Capacity, ContextSplit, Parallelism};
+use perigee_ops::{Activations, AttentionExchange, CacheDtype, Capacity, ContextSplit, Parallelism};
 
 /// Tokens of a block: sizes depend little on it.
 const BLOCK_SIZE: usize = 64;
 
 /// Eight bits as the engine stores them by default: a scale of its own for each row, the rope key in bf16.
-pub(super) const FP8: CacheDType = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
+pub(super) const FP8: CacheDtype = CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
 
 /// Weights of one use, and whether every device needs all of them when the others are split.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +52,7 @@ pub struct Request<'a> {
     /// Devices to split the network over.
     pub devices: DeviceSet,
     /// Element type of the KV cache.
-    pub kv: CacheDType,
+    pub kv: CacheDtype,
     /// Longest context, tokens.
     pub max_model_len: usize,
     /// Tokens of the largest step.
@@ -392,7 +392,7 @@ fn remedies(request: &Request<'_>) -> Vec<String> {
     let fits =
         |request: &Request<'_>| Estimate::without_remedies(request).layouts.iter().any(|layout| layout.fits);
     let mut list = Vec::new();
-    if request.kv == CacheDType::Bf16 && fits(&Request { kv: FP8, ..request.clone() }) {
+    if request.kv == CacheDtype::Bf16 && fits(&Request { kv: FP8, ..request.clone() }) {
         list.push("an FP8 cache: --kv fp8".into());
     }
     let lengths = std::iter::successors(Some(request.max_model_len / 2), |len| Some(len / 2));

@@ -16,11 +16,11 @@ use crate::boot::{BootError, chain, read_blueprint};
 use crate::config::args::PlanArgs;
 use crate::config::{self, ConfigErrors, Environment, FlagValue, LoadRequest};
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::config::KvDType;
+use perigee_model::config::KvDtype;
 use perigee_model::{
     Blueprint, DraftBlueprint, DraftTensors, Inventory, ModuleClass, MtpLayer, TowerBlueprint, TowerInventory,
 };
-use perigee_ops::CacheDType;
+use perigee_ops::CacheDtype;
 
 /// Bits per weight of the formats that routed experts can be planned in, scales included.
 const FORMATS: [(&str, f64); 5] =
@@ -55,7 +55,7 @@ pub(super) fn plan(args: &PlanArgs) -> ExitCode {
 
 /// Lengths, sequences, cache type and share of the memory of a plan, by its flags or else by its profile.
 struct Choices {
-    kv: CacheDType,
+    kv: CacheDtype,
     max_model_len: Option<usize>,
     max_num_batched_tokens: usize,
     max_num_seqs: usize,
@@ -88,7 +88,7 @@ impl Choices {
             let settings = config::load(&request, &Environment::from_process())?.settings;
             let scheduler = &settings.scheduler;
             choices = Self {
-                kv: if settings.kv_cache.dtype == KvDType::Fp8 { FP8 } else { CacheDType::Bf16 },
+                kv: if settings.kv_cache.dtype == KvDtype::Fp8 { FP8 } else { CacheDtype::Bf16 },
                 max_model_len: Some(scheduler.max_model_len).filter(|len| *len > 0),
                 max_num_batched_tokens: scheduler.max_num_batched_tokens,
                 max_num_seqs: scheduler.max_num_seqs,
@@ -100,7 +100,7 @@ impl Choices {
             kv: match args.kv.as_deref() {
                 None => choices.kv,
                 Some("fp8") => FP8,
-                Some(_) => CacheDType::Bf16,
+                Some(_) => CacheDtype::Bf16,
             },
             max_model_len: args.max_model_len.or(choices.max_model_len),
             max_num_batched_tokens: args.max_num_batched_tokens.unwrap_or(choices.max_num_batched_tokens),
@@ -215,7 +215,7 @@ fn estimate(args: &PlanArgs, choices: &Choices) -> Result<Estimate, BootError> {
 }
 
 /// What the draft of a folder adds.
-fn draft_needs(folder: &Path, target: &Blueprint, kv: CacheDType) -> Result<DraftNeeds, BootError> {
+fn draft_needs(folder: &Path, target: &Blueprint, kv: CacheDtype) -> Result<DraftNeeds, BootError> {
     let checkpoint = Checkpoint::open(folder)?;
     let config = checkpoint.read_file("config.json")?;
     let config = config.ok_or_else(|| format!("{} has no config.json", checkpoint.source()))?;

@@ -15,7 +15,7 @@ use crate::prune::plan_file::{ExpertPlan, LayerPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::expert_names::{Role, role};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::RouterShape;
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
@@ -113,7 +113,7 @@ impl<'a> Side<'a> {
         let (_, weight) = linear(self.checkpoint, &self.gate).map_err(|e| e.to_string())?;
         let mut backend = ReferenceBackend;
         let bytes: Vec<u8> = bias.iter().flat_map(|b| b.to_le_bytes()).collect();
-        let bias = TensorView { dtype: DType::F32, shape: &[bias.len()], bytes: &bytes };
+        let bias = TensorView { dtype: Dtype::F32, shape: &[bias.len()], bytes: &bytes };
         let width = weight.shape()[1];
         let mut run = || {
             let router = backend.load_router(&weight, &bias, &self.shape)?;

@@ -236,7 +236,7 @@ fn measure(folders: Folders<'_>, source_stem: &str, target_stem: &str) -> Result
             squares += x * x;
         }
     }
-    let formats = [a.format_name(), b.format_name()];
+    let formats = [from.dialect.format_name(), to.dialect.format_name()];
     let are_plain = from.dialect == to.dialect && from.dialect.format().is_none();
     Ok(Measured {
         formats,

@@ -4,7 +4,7 @@ use super::faults::Faults;
 use super::pruned::PrunedAudit;
 use super::walk::Folders;
 use perigee_model::expert_names::{Role, role};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, ElementType, TensorView};
 
 /// Compares a router's weight, bias, or a scale of a packed one.
 pub(super) fn judge(folders: Folders<'_>, name: &str, audit: &mut PrunedAudit, faults: &mut Faults) {
@@ -73,7 +73,7 @@ pub(super) fn judge(folders: Folders<'_>, name: &str, audit: &mut PrunedAudit, f
 
 /// Largest absolute difference of two rows: of their values where they are floats, of their bytes where they are codes. Infinite where one of
 /// them is not finite and the bytes differ.
-fn difference(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
+fn difference(dtype: Dtype, got: &[u8], want: &[u8]) -> f64 {
     if got == want {
         return 0.0;
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::prune::prune;
 use crate::test_folder::{self, Format, Tensor, Tiny};
 use perigee_model::checkpoint::TensorSpec;
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::Dtype;
 
 /// A source and its pruned copy.
 struct Pair {
@@ -180,7 +180,7 @@ fn every_kind_of_damage_is_found() {
                 let half =
                     |b: &[u8]| half::bf16::from_f32(f32::from_le_bytes(b.try_into().unwrap())).to_le_bytes();
                 *bytes = bytes.chunks(4).flat_map(half).collect();
-                spec.dtype = perigee_numbers::tensor::DType::Bf16;
+                spec.dtype = perigee_numbers::tensor::Dtype::BF16;
             },
             "dtype BF16, the source's is F32",
         ),
@@ -308,7 +308,7 @@ fn kv_scales_may_be_left_out_and_other_tensors_not() {
     test_folder::write(&target, &tiny);
     let add = |name: &str| {
         let (shard, mut tensors) = test_folder::read(&source).pop_first().unwrap();
-        tensors.push((TensorSpec::new(name, DType::F32, []), 1f32.to_le_bytes().to_vec()));
+        tensors.push((TensorSpec::new(name, Dtype::F32, []), 1f32.to_le_bytes().to_vec()));
         test_folder::write_shard(&source, &shard, &tensors);
         audit(&source, &target, &AuditOptions::default(), &mut |_| ()).unwrap()
     };

@@ -2,7 +2,7 @@
 
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, BlueprintError, LayerObserver, LayerStream, LoadError, StreamError};
-use perigee_ops::{BlockId, CacheDType, Calibrate, OpError, StepPlan, TokenSource};
+use perigee_ops::{BlockId, CacheDtype, Calibrate, OpError, StepPlan, TokenSource};
 use perigee_text::{Specials, Tokenizer, TokenizerError};
 
 /// Tokens of a block of the cache.
@@ -200,7 +200,7 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
     pub fn open(backend: B, checkpoint: &'a Checkpoint, options: &PassOptions) -> Result<Self, PassError> {
         let blueprint = read_blueprint(checkpoint)?;
         let num_blocks = options.context.max(1).div_ceil(BLOCK_SIZE);
-        let cache = blueprint.cache_shape(num_blocks, BLOCK_SIZE, CacheDType::F32);
+        let cache = blueprint.cache_shape(num_blocks, BLOCK_SIZE, CacheDtype::F32);
         let step = options.step.max(1);
         let stream = LayerStream::open(checkpoint, blueprint, backend, step, MAX_LOGITS_ROWS, &cache)?;
         Ok(Self { stream, hidden_bytes: HIDDEN_BYTES })
@@ -385,7 +385,7 @@ mod tests {
 
         let mut backend = ReferenceBackend;
         let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
-        let cache = blueprint.cache_shape(1, BLOCK_SIZE, CacheDType::F32);
+        let cache = blueprint.cache_shape(1, BLOCK_SIZE, CacheDtype::F32);
         let eps = blueprint.rms_norm_eps;
         let capacity = Capacity { max_tokens: 5, max_logits_rows: 5, max_num_seqs: 1, block_size: 16 };
         let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();

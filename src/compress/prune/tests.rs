@@ -205,7 +205,7 @@ fn what_cannot_be_pruned_is_named_before_anything_is_written() {
 #[test]
 fn gaps_in_expert_ids_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let tensor = |name: &str| (TensorSpec::new(name, perigee_numbers::tensor::DType::U8, [1]), vec![0]);
+    let tensor = |name: &str| (TensorSpec::new(name, perigee_numbers::tensor::Dtype::U8, [1]), vec![0]);
     let list = [tensor("model.layers.1.mlp.experts.0.x"), tensor("model.layers.1.mlp.experts.2.x")];
     test_folder::write_shard(dir.path(), SINGLE_FILE, &list);
     let error = expert_layers(&Checkpoint::open(dir.path()).unwrap()).unwrap_err().to_string();

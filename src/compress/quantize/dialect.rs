@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::recipe::{Dialect, KvCache, Options, TargetFormat};
 use perigee_model::checkpoint::TensorSpec;
 use perigee_numbers::quant::{MatrixEncoder, TensorScale};
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::Dtype;
 
 /// `input_scale` where activations were not measured: block scales of activations up to 2688 are in range, and normal down to 0.094.
 pub const UNMEASURED_INPUT_SCALE: f32 = 1.0;
@@ -38,8 +38,8 @@ pub(super) fn parts(options: &Options, module: &str, shape: [usize; 2]) -> Vec<(
     let spec = |last: &str, dtype, dims: Vec<usize>| TensorSpec::new(format!("{module}.{last}"), dtype, dims);
     let scales =
         |last: &str| (Part::Scales, spec(last, packing.scale_dtype(), packing.format().scale_shape(shape)));
-    let nibbles = |last: &str| (Part::Codes, spec(last, DType::U8, vec![out, width / 2]));
-    let scalar = |part, last: &str, dims| (part, spec(last, DType::F32, dims));
+    let nibbles = |last: &str| (Part::Codes, spec(last, Dtype::U8, vec![out, width / 2]));
+    let scalar = |part, last: &str, dims| (part, spec(last, Dtype::F32, dims));
     match (options.format(), options.dialect()) {
         (TargetFormat::Nvfp4, Dialect::CompressedTensors) => vec![
             nibbles("weight_packed"),
@@ -58,17 +58,17 @@ pub(super) fn parts(options: &Options, module: &str, shape: [usize; 2]) -> Vec<(
         }
         (TargetFormat::Mxfp4, _) => vec![nibbles("weight"), scales("weight_scale")],
         (TargetFormat::Int4Group32, _) => vec![
-            (Part::Codes, spec("weight_packed", DType::I32, vec![out, width / 8])),
+            (Part::Codes, spec("weight_packed", Dtype::I32, vec![out, width / 8])),
             scales("weight_scale"),
-            (Part::Shape, spec("weight_shape", DType::I32, vec![2])),
+            (Part::Shape, spec("weight_shape", Dtype::I32, vec![2])),
         ],
         (TargetFormat::Fp8, Dialect::Modelopt) => vec![
-            (Part::Codes, spec("weight", DType::F8E4M3, vec![out, width])),
+            (Part::Codes, spec("weight", Dtype::F8_E4M3, vec![out, width])),
             scalar(Part::TensorScale, "weight_scale", vec![]),
             scalar(Part::InputScale, "input_scale", vec![]),
         ],
         (TargetFormat::Fp8, _) => {
-            vec![(Part::Codes, spec("weight", DType::F8E4M3, vec![out, width])), scales("weight_scale_inv")]
+            vec![(Part::Codes, spec("weight", Dtype::F8_E4M3, vec![out, width])), scales("weight_scale_inv")]
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) fn kv_scale_specs(options: &Options, attention: &str) -> [TensorSpec;
     let modelopt = options.dialect() == Dialect::Modelopt;
     let names = if modelopt { ["k_proj.k_scale", "v_proj.v_scale"] } else { ["k_scale", "v_scale"] };
     let dims = if modelopt { vec![] } else { vec![1] };
-    names.map(|name| TensorSpec::new(format!("{attention}.{name}"), DType::F32, dims.clone()))
+    names.map(|name| TensorSpec::new(format!("{attention}.{name}"), Dtype::F32, dims.clone()))
 }
 
 /// The scale of a cache entry of this largest magnitude; 1 where none was measured. Engines of this family apply `k_scale` to the whole entry, latent and

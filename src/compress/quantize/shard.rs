@@ -18,7 +18,7 @@ use perigee_model::ModuleClass;
 use perigee_model::checkpoint::{Checkpoint, ShardWriter, Target, TensorSpec};
 use perigee_numbers::quant::distortion::Distortion;
 use perigee_numbers::quant::{MatrixEncoder, PackedMatrix};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 
 /// Values of a band of rows, unless the format needs more: fits the second-level cache.
 const BAND_VALUES: usize = 1 << 16;
@@ -73,7 +73,7 @@ impl Run<'_> {
                 tensor.map(|t| TensorSpec::new(*name, t.dtype, t.shape)).into_iter().collect()
             }
             Item::Widen(matrix) => {
-                vec![TensorSpec::new(format!("{}.weight", matrix.module), DType::Bf16, matrix.shape)]
+                vec![TensorSpec::new(format!("{}.weight", matrix.module), Dtype::BF16, matrix.shape)]
             }
             Item::Pack(matrix) => dialect::parts(self.options, &matrix.module, matrix.shape)
                 .into_iter()

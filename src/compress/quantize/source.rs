@@ -9,7 +9,7 @@ use perigee_model::checkpoint::Checkpoint;
 use perigee_numbers::quant::{
     Dialect, Layout, PART_NAMES, PackedFormat, RecognizeError, StoredMatrix, recognize,
 };
-use perigee_numbers::tensor::TensorView;
+use perigee_numbers::tensor::{ElementType, TensorView};
 
 /// What is wrong with a source module.
 #[derive(Debug, thiserror::Error)]

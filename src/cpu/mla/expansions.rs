@@ -166,7 +166,7 @@ impl Expansions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perigee_ops::{AttentionForm, CacheDType, CacheShape};
+    use perigee_ops::{AttentionForm, CacheDtype, CacheShape};
 
     const WORDS: usize = EXPANSION_BYTES / 4 / 6;
 
@@ -177,7 +177,7 @@ mod tests {
             block_size,
             latent_dim: 8,
             rope_dim: 4,
-            dtype: CacheDType::F32,
+            dtype: CacheDtype::F32,
         };
         Cache::allocate(&shape).unwrap()
     }

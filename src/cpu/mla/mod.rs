@@ -28,9 +28,9 @@ use super::matrix::{PanelSource, Panels, pack_all};
 use super::rows::{Numerics, RowLayout};
 use super::simd::{self, Simd};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, ElementType, TensorView};
 use perigee_numbers::threads::ThreadPool;
-use perigee_ops::{Activations, CacheDType, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
+use perigee_ops::{Activations, CacheDtype, CacheShape, LatentSpan, MlaShape, OpError, Segment, expect};
 
 /// Panels of 16 keys per step.
 pub(crate) const KEY_PANELS: usize = KEY_BLOCK / LANES;
@@ -62,8 +62,8 @@ impl KvUp {
             StoredMatrix::Packed(packed) => {
                 let values = packed.to_f32();
                 let dtype = match numerics.activations {
-                    Activations::F32 => DType::F32,
-                    Activations::Bf16 | Activations::Int8 => DType::Bf16,
+                    Activations::F32 => Dtype::F32,
+                    Activations::Bf16 | Activations::Int8 => Dtype::BF16,
                 };
                 widened = match numerics.activations {
                     Activations::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -80,8 +80,8 @@ impl KvUp {
         if host.shape != expected {
             return Err(OpError::ShapeMismatch { op, expected: expected.to_vec(), got: host.shape.to_vec() });
         }
-        let Some(size) = host.dtype.size() else {
-            return Err(OpError::UnsupportedDType { op, dtype: host.dtype.to_string(), backend: "cpu" });
+        let Some(size) = host.dtype.element_bytes() else {
+            return Err(OpError::UnsupportedDtype { op, dtype: host.dtype.to_string(), backend: "cpu" });
         };
         if host.bytes.len() != host.len() * size {
             let expected = vec![host.len() * size];
@@ -370,7 +370,7 @@ impl<'a> Context<'a> {
     /// there. Inlined into the kernels, so that the loop over the codes is compiled for their instruction set.
     #[inline(always)]
     pub(crate) fn widen(&self, first: usize, count: usize, wide: &mut Vec<u16>) {
-        let CacheShape { dtype: CacheDType::Fp8(format), latent_dim, rope_dim, .. } = self.cache.shape else {
+        let CacheShape { dtype: CacheDtype::Fp8(format), latent_dim, rope_dim, .. } = self.cache.shape else {
             return;
         };
         if wide.len() < count * latent_dim {
@@ -390,11 +390,11 @@ impl<'a> Context<'a> {
         'a: 'b,
     {
         match self.cache.shape.dtype {
-            CacheDType::Fp8(_) => {
+            CacheDtype::Fp8(_) => {
                 let d = self.cache.shape.latent_dim;
                 CachedRow::Bf16(&wide[i * d..(i + 1) * d])
             }
-            CacheDType::F32 | CacheDType::Bf16 => self.row(first + i),
+            CacheDtype::F32 | CacheDtype::Bf16 => self.row(first + i),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::kernels::{experts, tiled, tiled_swiglu};
 use crate::tuner::Product;
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::{
-    Activation, CacheDType, CacheShape, Calibrate, KvSlot, OpError, Routed, RouterShape, expect, peak,
+    Activation, CacheDtype, CacheShape, Calibrate, KvSlot, OpError, Routed, RouterShape, expect, peak,
 };
 
 impl<D: Driver> Calibrate for CudaBackend<D> {
@@ -141,12 +141,12 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
 fn decoded(row: &[u8], shape: &CacheShape) -> Vec<f32> {
     let widen = |bits: &u16| half::bf16::from_bits(*bits).to_f32();
     match shape.dtype {
-        CacheDType::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
-        CacheDType::Bf16 => {
+        CacheDtype::F32 => row.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+        CacheDtype::Bf16 => {
             let bits: Vec<u16> = row.chunks_exact(2).map(bytemuck::pod_read_unaligned).collect();
             bits.iter().map(widen).collect()
         }
-        CacheDType::Fp8(format) => fp8_row(row, format, shape.latent_dim, shape.rope_dim, widen),
+        CacheDtype::Fp8(format) => fp8_row(row, format, shape.latent_dim, shape.rope_dim, widen),
     }
 }
 

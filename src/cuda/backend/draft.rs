@@ -548,7 +548,7 @@ impl<D: Driver> CudaBackend<D> {
 const OP: &str = "load_draft";
 
 fn refusal(dtype: String) -> OpError {
-    OpError::UnsupportedDType { op: OP, dtype, backend: "cuda" }
+    OpError::UnsupportedDtype { op: OP, dtype, backend: "cuda" }
 }
 
 fn gqa_cache_bytes(gqa: &GqaShape, cache: &CacheShape) -> usize {

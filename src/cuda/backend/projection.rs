@@ -131,7 +131,7 @@ impl<D: Driver> CudaBackend<D> {
             let experts = experts::Experts { gate: load(&gate)?, up: load(&up)?, down: load(&down)? };
             if experts.gate.format != experts.up.format {
                 let dtype = format!("{} beside {}", experts.gate.format.name(), experts.up.format.name());
-                return Err(OpError::UnsupportedDType { op: OP, dtype, backend: "cuda" });
+                return Err(OpError::UnsupportedDtype { op: OP, dtype, backend: "cuda" });
             }
             let shape = |matrix: &Matrix| [matrix.out_features, matrix.in_features];
             expect(OP, &shape(&experts.gate), &shape(&experts.up))?;

@@ -10,7 +10,7 @@ use crate::kernels::vision::{
 };
 use crate::stream::{Buffer, Stream};
 use perigee_numbers::quant::StoredMatrix;
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::{
     Activations, BiasedMatrix, GridIndex, MERGE_SIDE, NormVectors, OpError, PATCH_VALUES, Picture,
     TOWER_NORM_EPS, TowerCapacity, TowerMatrices, TowerOps, TowerShape, expect, patch_rotation,
@@ -262,7 +262,7 @@ impl<D: Driver> TowerOps for CudaBackend<D> {
             })
             .collect();
         let padded_shape = [w, PATCH_COLUMNS];
-        let view = TensorView { dtype: DType::Bf16, shape: &padded_shape, bytes: &padded };
+        let view = TensorView { dtype: Dtype::BF16, shape: &padded_shape, bytes: &padded };
         let patch_embed = BiasedMatrix { weight: StoredMatrix::Plain(view), bias: host.patch_embed.bias };
         let mut blocks = Vec::with_capacity(host.blocks.len());
         for block in &host.blocks {

@@ -80,7 +80,7 @@ pub fn launch<D: Driver>(
         Format::Bf16 => "embed_bf16",
         format => {
             let dtype = format.name().into();
-            return Err(OpError::UnsupportedDType { op: "embed", dtype, backend: "cuda" });
+            return Err(OpError::UnsupportedDtype { op: "embed", dtype, backend: "cuda" });
         }
     };
     let shape = LaunchShape { grid: [num_rows as u32, 1, 1], threads: 256, shared_bytes: 0 };

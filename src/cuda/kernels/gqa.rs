@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::plain;
 use crate::{Driver, Kernel, LaunchShape, Stream};
-use perigee_ops::{CacheDType, GqaShape, OpError};
+use perigee_ops::{CacheDtype, GqaShape, OpError};
 
 /// The declaration.
 pub const KERNEL: Kernel =
@@ -64,8 +64,8 @@ pub struct Params {
 }
 
 /// Bytes of a cached value: f32 for an f32 cache, else bf16.
-pub fn value_bytes(dtype: CacheDType) -> usize {
-    if dtype == CacheDType::F32 { 4 } else { 2 }
+pub fn value_bytes(dtype: CacheDtype) -> usize {
+    if dtype == CacheDtype::F32 { 4 } else { 2 }
 }
 
 /// Enqueues the storage of keys and values, and the attention, of `num_rows` rows.
@@ -73,11 +73,11 @@ pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     num_rows: usize,
     gqa: &GqaShape,
-    dtype: CacheDType,
+    dtype: CacheDtype,
     params: &Params,
 ) -> Result<(), OpError> {
     let (store, attend) = match dtype {
-        CacheDType::F32 => ("gqa_store_f32", "gqa_attend_f32"),
+        CacheDtype::F32 => ("gqa_store_f32", "gqa_attend_f32"),
         _ => ("gqa_store_bf16", "gqa_attend_bf16"),
     };
     let shape = |heads: usize| LaunchShape {

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::ahead::{self, Ahead};
 use super::plain;
 use crate::{Driver, Kernel, LaunchShape, Stream};
-use perigee_ops::{CacheDType, OpError};
+use perigee_ops::{CacheDtype, OpError};
 
 /// The declaration.
 pub const KERNEL: Kernel =
@@ -64,15 +64,15 @@ struct LaunchParams {
 pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     num_rows: usize,
-    dtype: CacheDType,
+    dtype: CacheDtype,
     params: Params,
     ahead: Ahead,
 ) -> Result<(), OpError> {
     let (name, row_scales) = match dtype {
-        CacheDType::F32 => ("latent_f32", false),
-        CacheDType::Bf16 => ("latent_bf16", false),
-        CacheDType::Fp8(format) if format.rope_codes => ("latent_fp8_rope", format.row_scales),
-        CacheDType::Fp8(format) => ("latent_fp8", format.row_scales),
+        CacheDtype::F32 => ("latent_f32", false),
+        CacheDtype::Bf16 => ("latent_bf16", false),
+        CacheDtype::Fp8(format) if format.rope_codes => ("latent_fp8_rope", format.row_scales),
+        CacheDtype::Fp8(format) => ("latent_fp8", format.row_scales),
     };
     let (rows, parts) = (num_rows as u32, if params.q_latent == 0 { 1 } else { 2 });
     let others = if ahead.is_some() { ahead::BLOCKS.div_ceil((rows * parts).max(1)) } else { 0 };

@@ -2,7 +2,7 @@
 
 use super::mla_decode::{MAX_LATENT, SPLIT, item_launch};
 use crate::{Arch, Kernel, LaunchShape, Limits};
-use perigee_ops::{CacheDType, MlaShape};
+use perigee_ops::{CacheDtype, MlaShape};
 
 /// Keys that a block holds at once.
 const KEYS: usize = 32;
@@ -50,12 +50,12 @@ fn variant(shape: &MlaShape) -> usize {
 }
 
 /// The function for rows of this type; `None` for rows of f32.
-pub fn function(shape: &MlaShape, cache: CacheDType) -> Option<&'static str> {
+pub fn function(shape: &MlaShape, cache: CacheDtype) -> Option<&'static str> {
     let first = match cache {
-        CacheDType::F32 => return None,
-        CacheDType::Bf16 => 0,
-        CacheDType::Fp8(format) if !format.rope_codes => 2,
-        CacheDType::Fp8(_) => 4,
+        CacheDtype::F32 => return None,
+        CacheDtype::Bf16 => 0,
+        CacheDtype::Fp8(format) if !format.rope_codes => 2,
+        CacheDtype::Fp8(_) => 4,
     };
     KERNEL.functions.get(first + variant(shape)).copied()
 }
@@ -83,11 +83,11 @@ mod tests {
     #[test]
     fn blocks_have_as_many_heads_as_the_model_and_fit_every_architecture() {
         let with = |num_heads| MlaShape { num_heads, ..KIMI };
-        let fp8 = CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: true });
-        assert_eq!(function(&with(8), CacheDType::Bf16), Some("tiled_mla_decode_bf16_16"));
+        let fp8 = CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: true });
+        assert_eq!(function(&with(8), CacheDtype::Bf16), Some("tiled_mla_decode_bf16_16"));
         assert_eq!(function(&with(17), fp8), Some("tiled_mla_decode_fp8_rope_32"));
         assert_eq!(function(&with(64), fp8), Some("tiled_mla_decode_fp8_rope_32"));
-        assert_eq!(function(&KIMI, CacheDType::F32), None);
+        assert_eq!(function(&KIMI, CacheDtype::F32), None);
         assert_eq!(launch(&KIMI, 4096, 132).grid, [132, 2, 1]);
         assert_eq!(launch(&with(8), 3, 132).grid, [3, 1, 1]);
     }

@@ -1,7 +1,7 @@
 //! Twin of `kernels/tiled_mla_prefill.cu`: [`super::mla_prefill`] on tensor cores, with its parameters.
 
 use crate::{Arch, Kernel, LaunchShape, Limits};
-use perigee_ops::{CacheDType, MlaShape};
+use perigee_ops::{CacheDtype, MlaShape};
 
 /// Keys of a tile; slabs begin at its multiples.
 pub const KEYS: usize = 64;
@@ -52,12 +52,12 @@ pub fn takes(shape: &MlaShape) -> bool {
 }
 
 /// The function that gathers rows of this type; `None` for rows of f32.
-pub fn gather_function(cache: CacheDType) -> Option<&'static str> {
+pub fn gather_function(cache: CacheDtype) -> Option<&'static str> {
     match cache {
-        CacheDType::F32 => None,
-        CacheDType::Bf16 => Some("tiled_mla_gather_bf16"),
-        CacheDType::Fp8(format) if format.rope_codes => Some("tiled_mla_gather_fp8_rope"),
-        CacheDType::Fp8(_) => Some("tiled_mla_gather_fp8"),
+        CacheDtype::F32 => None,
+        CacheDtype::Bf16 => Some("tiled_mla_gather_bf16"),
+        CacheDtype::Fp8(format) if format.rope_codes => Some("tiled_mla_gather_fp8_rope"),
+        CacheDtype::Fp8(_) => Some("tiled_mla_gather_fp8"),
     }
 }
 

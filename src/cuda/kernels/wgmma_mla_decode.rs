@@ -1,7 +1,7 @@
 //! Twin of `kernels/wgmma_mla_decode.cu`: the items of [`super::mla_decode`] on the tensor cores of Hopper.
 
 use crate::{Arch, Kernel, LaunchShape, Limits};
-use perigee_ops::{CacheDType, MlaShape};
+use perigee_ops::{CacheDtype, MlaShape};
 
 /// Heads of a block.
 const HEADS: usize = 64;
@@ -34,12 +34,12 @@ pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
 }
 
 /// The function for rows of this type; `None` for rows of f32.
-pub fn function(cache: CacheDType) -> Option<&'static str> {
+pub fn function(cache: CacheDtype) -> Option<&'static str> {
     let index = match cache {
-        CacheDType::F32 => return None,
-        CacheDType::Bf16 => 0,
-        CacheDType::Fp8(format) if !format.rope_codes => 1,
-        CacheDType::Fp8(_) => 2,
+        CacheDtype::F32 => return None,
+        CacheDtype::Bf16 => 0,
+        CacheDtype::Fp8(format) if !format.rope_codes => 1,
+        CacheDtype::Fp8(_) => 2,
     };
     KERNEL.functions.get(index).copied()
 }
@@ -68,7 +68,7 @@ mod tests {
     fn blocks_share_the_items_of_hopper() {
         assert!(takes(&KIMI, Arch::Sm90a) && !takes(&KIMI, Arch::Sm100a));
         assert!(!takes(&MlaShape { kv_lora_rank: 256, ..KIMI }, Arch::Sm90a));
-        assert_eq!(function(CacheDType::F32), None);
+        assert_eq!(function(CacheDtype::F32), None);
         assert_eq!(launch(&KIMI, 4096, 132).grid, [132, 1, 1]);
         assert_eq!(launch(&MlaShape { num_heads: 65, ..KIMI }, 4096, 132).grid, [66, 2, 1]);
         assert_eq!(launch(&KIMI, 3, 132).grid, [3, 1, 1]);

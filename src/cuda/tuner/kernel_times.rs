@@ -14,7 +14,7 @@ use crate::kernels::ahead::Ahead;
 use crate::weights::Format;
 use crate::{Addresses, Attention, AttentionCapacity, Driver, KvUp, Stream};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{Activations, BlockId, CacheDType, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
+use perigee_ops::{Activations, BlockId, CacheDtype, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
 
 /// What buffers are called in an error.
 const WHAT: &str = "bench";
@@ -167,7 +167,7 @@ pub fn kernel_times<D: Driver>(
         add(product_name(op), products(&mut open()?, op, sizes.top_k, rows, (effort, lost)))?;
     }
     let Some(mla) = &sizes.mla else { return Ok(all) };
-    for dtype in [CacheDType::Bf16, CacheDType::Fp8(CachedRowFormat { row_scales: true, rope_codes: false })]
+    for dtype in [CacheDtype::Bf16, CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: false })]
     {
         let name = format!("attend, {} cache, {context} tokens", dtype.name());
         for rows in rows {
@@ -272,7 +272,7 @@ impl Layers {
     fn new<D: Driver>(
         stream: &mut Stream<D>,
         mla: &MlaShape,
-        dtype: CacheDType,
+        dtype: CacheDtype,
         plan: StepPlan,
         capacity: &AttentionCapacity,
         effort: &Effort,
@@ -348,7 +348,7 @@ fn kv_up_bytes(mla: &MlaShape) -> usize {
 fn decode<D: Driver>(
     stream: &mut Stream<D>,
     mla: &MlaShape,
-    dtype: CacheDType,
+    dtype: CacheDtype,
     rows: usize,
     context: usize,
     effort: &Effort,
@@ -384,7 +384,7 @@ fn decode<D: Driver>(
 fn prompt<D: Driver>(
     stream: &mut Stream<D>,
     mla: &MlaShape,
-    dtype: CacheDType,
+    dtype: CacheDtype,
     context: usize,
     effort: &Effort,
 ) -> Result<KernelTime, OpError> {

@@ -10,7 +10,7 @@ use crate::stream::Buffer;
 use crate::weights::{Format, Matrix, Tiled};
 use crate::{Driver, Stream};
 use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, ElementType, TensorView};
 use perigee_ops::OpError;
 
 /// What buffers are called in an error.
@@ -30,7 +30,7 @@ struct HostMatrix {
     shape: [usize; 2],
     codes: Vec<u8>,
     scales: Vec<u8>,
-    scale_dtype: DType,
+    scale_dtype: Dtype,
     scale_shape: Vec<usize>,
     tensor_scale: TensorScale,
 }
@@ -65,7 +65,7 @@ impl HostMatrix {
                 shape,
                 codes,
                 scales: Vec::new(),
-                scale_dtype: DType::Bf16,
+                scale_dtype: Dtype::BF16,
                 scale_shape: Vec::new(),
                 tensor_scale: TensorScale::None,
             };
@@ -85,23 +85,23 @@ impl HostMatrix {
         while scale_pool.len() < POOL_BYTES {
             match scale_dtype {
                 // 0.25 to 3.5, sometimes 32, sometimes 0.
-                DType::F8E4M3 => scale_pool.push(match rng.u32(..512) {
+                Dtype::F8_E4M3 => scale_pool.push(match rng.u32(..512) {
                     0 => 0x60,
                     1 => 0,
                     _ => rng.u8(0x28..0x46),
                 }),
-                DType::U8 => {
+                Dtype::U8 => {
                     let power = 127.0 + (spread / 3.0).log2().round() + if outlier(rng) { 4.0 } else { 0.0 };
                     scale_pool.push(power as u8 + rng.u8(..3));
                 }
-                DType::Bf16 => {
+                Dtype::BF16 => {
                     let scale = (0.5 + rng.f32()) * spread / 5.0 * if outlier(rng) { 16.0 } else { 1.0 };
                     scale_pool.extend(half::bf16::from_f32(scale).to_le_bytes());
                 }
                 _ => scale_pool.extend(((0.5 + rng.f32()) * spread / 20.0).to_le_bytes()),
             }
         }
-        let scales = fill(rng, num_scales * scale_dtype.size().unwrap_or(1), &scale_pool);
+        let scales = fill(rng, num_scales * scale_dtype.element_bytes().unwrap_or(1), &scale_pool);
         let tensor_scale = match packed.row().has_tensor_scale {
             true => TensorScale::Multiply(spread / 3.0),
             false => TensorScale::None,
@@ -111,11 +111,11 @@ impl HostMatrix {
 
     fn view(&self) -> Result<StoredMatrix<'_>, OpError> {
         let Some(format) = self.format else {
-            return Ok(TensorView { dtype: DType::Bf16, shape: &self.shape, bytes: &self.codes }.into());
+            return Ok(TensorView { dtype: Dtype::BF16, shape: &self.shape, bytes: &self.codes }.into());
         };
         let scales = TensorView { dtype: self.scale_dtype, shape: &self.scale_shape, bytes: &self.scales };
         let matrix = PackedMatrix::new(format, self.shape, &self.codes, scales, self.tensor_scale);
-        let matrix = matrix.map_err(|error| OpError::UnsupportedDType {
+        let matrix = matrix.map_err(|error| OpError::UnsupportedDtype {
             op: "tune",
             dtype: error.to_string(),
             backend: "cuda",
@@ -166,7 +166,7 @@ impl Problem {
     ) -> Result<Self, OpError> {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let Some(op) = ops.first().map(|op| op.within(max_bytes)) else {
-            return Err(OpError::UnsupportedDType { op: "tune", dtype: "no op".into(), backend: "cuda" });
+            return Err(OpError::UnsupportedDtype { op: "tune", dtype: "no op".into(), backend: "cuda" });
         };
         let routed = ops.iter().any(|op| op.count > 1);
         let (shape, distinct) = ([op.out_features, op.in_features], op.count.min(DISTINCT));

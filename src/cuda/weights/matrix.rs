@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::driver::Driver;
 use crate::stream::Stream;
 use perigee_numbers::quant::{PackedFormat, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::OpError;
 use perigee_ops::host::Piece;
 
@@ -57,8 +57,8 @@ impl Format {
     pub(crate) fn of(stored: &StoredMatrix<'_>) -> Option<Self> {
         match stored {
             StoredMatrix::Plain(view) => match view.dtype {
-                DType::F32 | DType::F16 => Some(Self::F32),
-                DType::Bf16 => Some(Self::Bf16),
+                Dtype::F32 | Dtype::F16 => Some(Self::F32),
+                Dtype::BF16 => Some(Self::Bf16),
                 _ => None,
             },
             StoredMatrix::Packed(packed) => Some(packed.format.into()),
@@ -232,14 +232,13 @@ impl Layout {
         let other = Self::of(op, matrix)?;
         if *self != other {
             let dtype = format!("{} beside {}", self.format.name(), matrix.format_name());
-            return Err(OpError::UnsupportedDType { op, dtype, backend: "cuda" });
+            return Err(OpError::UnsupportedDtype { op, dtype, backend: "cuda" });
         }
         Ok(())
     }
 
     fn of(op: &'static str, stored: &StoredMatrix<'_>) -> Result<Self, OpError> {
-        let unsupported =
-            || OpError::UnsupportedDType { op, dtype: stored.format_name().into(), backend: "cuda" };
+        let unsupported = || OpError::UnsupportedDtype { op, dtype: stored.format_name(), backend: "cuda" };
         let format = Format::of(stored).ok_or_else(unsupported)?;
         perigee_ops::expect(op, &[2], &[stored.shape().len()])?;
         let shape = [stored.shape()[0], stored.shape()[1]];
@@ -277,7 +276,7 @@ pub(crate) fn scale_bytes<'a>(stored: &StoredMatrix<'a>) -> Cow<'a, [u8]> {
 
 fn upload_plain<D: Driver>(stream: &mut Stream<D>, to: u64, view: &TensorView<'_>) -> Result<(), OpError> {
     match view.dtype {
-        DType::F16 => stream.upload(to, bytemuck::cast_slice(&view.to_f32())),
+        Dtype::F16 => stream.upload(to, bytemuck::cast_slice(&view.to_f32())),
         _ => stream.upload(to, view.bytes),
     }
 }

@@ -209,13 +209,15 @@ pub enum HeaderProblem {
     /// The header is not a JSON object of tensors.
     #[error("its header is not valid: {0}")]
     Json(String),
-    /// The element type is not in the format's list.
-    #[error("tensor {tensor}: dtype {dtype:?} is unknown")]
-    UnknownDtype {
+    /// A shape has more dimensions than are read.
+    #[error("tensor {tensor}: a shape of {rank} dimensions, limit {limit}")]
+    Rank {
         /// Tensor name.
         tensor: String,
-        /// Element type as written.
-        dtype: String,
+        /// Dimensions.
+        rank: usize,
+        /// Limit.
+        limit: usize,
     },
     /// A name occurs twice in one header.
     #[error("tensor {tensor} is listed twice")]
@@ -229,9 +231,9 @@ pub enum HeaderProblem {
         /// Tensor name.
         tensor: String,
         /// First byte, counted from the end of the header.
-        start: u64,
+        start: usize,
         /// One past the last byte.
-        end: u64,
+        end: usize,
         /// Bytes of data in the file.
         data_len: usize,
     },

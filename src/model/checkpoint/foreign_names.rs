@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::reader::{Location, Tensor};
 use crate::expert_names::{Role, role};
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::{Dtype, ElementType};
 
 /// Most experts of a packed tensor; as many as a configuration may have.
 const MAX_EXPERTS: usize = 1 << 14;
@@ -59,7 +59,7 @@ fn scale_name(tensors: &[Tensor], name: &str) -> Option<String> {
             |part: &str| find(tensors, &format!("{module}.{part}")).map(|tensor| tensor.location.dtype);
         part("weight").or_else(|| part("weight_packed")).filter(|dtype| !dtype.is_float())
     };
-    if part == "scale" && codes(module) == Some(DType::F8E4M3) {
+    if part == "scale" && codes(module) == Some(Dtype::F8_E4M3) {
         return Some(format!("{module}.weight_scale_inv"));
     }
     let (linear, quantizer) = module.rsplit_once('.').unwrap_or(("", module));
@@ -204,12 +204,7 @@ fn slices_of(whole: &Location, packed: &Packed<'_>, count: usize) -> Option<Vec<
                 + if shared { 0 } else { h * half_bytes };
             slices.push(Tensor {
                 name: format!("{}{expert}.{half}.{}", packed.stem, packed.part),
-                location: Location {
-                    start,
-                    end: start + half_bytes,
-                    shape: shape.clone().into(),
-                    ..whole.clone()
-                },
+                location: Location { start, end: start + half_bytes, shape: shape.clone(), ..whole.clone() },
             });
         }
     }
@@ -220,15 +215,15 @@ fn slices_of(whole: &Location, packed: &Packed<'_>, count: usize) -> Option<Vec<
 mod tests {
     use super::*;
 
-    fn tensor(name: &str, dtype: DType, shape: &[usize]) -> Tensor {
-        let bytes = shape.iter().product::<usize>() * dtype.size().unwrap();
+    fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> Tensor {
+        let bytes = shape.iter().product::<usize>() * dtype.element_bytes().unwrap();
         Tensor {
             name: name.into(),
             location: Location { shard: 0, dtype, shape: shape.into(), start: 8, end: 8 + bytes },
         }
     }
 
-    fn settled(stored: &[(&str, DType, &[usize])]) -> Vec<(String, Vec<usize>, std::ops::Range<usize>)> {
+    fn settled(stored: &[(&str, Dtype, &[usize])]) -> Vec<(String, Vec<usize>, std::ops::Range<usize>)> {
         let mut tensors: Vec<Tensor> = stored.iter().map(|(n, d, s)| tensor(n, *d, s)).collect();
         tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         settle(&mut tensors);
@@ -237,22 +232,22 @@ mod tests {
         tensors.into_iter().map(of).collect()
     }
 
-    fn names(stored: &[(&str, DType, &[usize])]) -> Vec<String> {
+    fn names(stored: &[(&str, Dtype, &[usize])]) -> Vec<String> {
         settled(stored).into_iter().map(|(name, ..)| name).collect()
     }
 
     /// Regression: scales under the names of DeepSeek, Quark and ModelOpt were missing and unexpected at once.
     #[test]
     fn scales_beside_codes_have_their_usual_names() {
-        use DType::*;
+        use Dtype::*;
         assert_eq!(
-            names(&[("a.weight", F8E4M3, &[1, 1]), ("a.scale", F32, &[1, 1])]),
+            names(&[("a.weight", F8_E4M3, &[1, 1]), ("a.scale", F32, &[1, 1])]),
             ["a.weight", "a.weight_scale_inv"]
         );
         assert_eq!(
             names(&[
                 ("a.weight", U8, &[1, 1]),
-                ("a.weight_quantizer._scale", F8E4M3, &[1, 1]),
+                ("a.weight_quantizer._scale", F8_E4M3, &[1, 1]),
                 ("a.weight_quantizer._double_scale", F32, &[]),
                 ("a.input_quantizer.scale", F32, &[]),
                 ("a.input_quantizer._pre_quant_scale", F32, &[]),
@@ -267,13 +262,17 @@ mod tests {
 
     #[test]
     fn what_is_no_scale_of_codes_keeps_its_name() {
-        use DType::*;
+        use Dtype::*;
         for stored in [
-            &[("a.scale", F32, &[1, 1][..]), ("a.weight", Bf16, &[1, 1])][..],
-            &[("a.weight", Bf16, &[1, 1]), ("a.weight_quantizer.scale", F32, &[])],
+            &[("a.scale", F32, &[1, 1][..]), ("a.weight", BF16, &[1, 1])][..],
+            &[("a.weight", BF16, &[1, 1]), ("a.weight_quantizer.scale", F32, &[])],
             &[("o_proj.output_scale", F32, &[])],
             // The name is taken.
-            &[("a.scale", F32, &[1, 1]), ("a.weight", F8E4M3, &[1, 1]), ("a.weight_scale_inv", F32, &[1, 1])],
+            &[
+                ("a.scale", F32, &[1, 1]),
+                ("a.weight", F8_E4M3, &[1, 1]),
+                ("a.weight_scale_inv", F32, &[1, 1]),
+            ],
         ] {
             let kept: Vec<&str> = stored.iter().map(|(name, ..)| *name).collect();
             assert_eq!(names(stored), kept);
@@ -286,8 +285,8 @@ mod tests {
         let stem = "model.layers.1.mlp.experts.";
         let name = |rest: &str| format!("{stem}{rest}");
         let cut = settled(&[
-            (&name("gate_up_proj"), DType::Bf16, &[2, 6, 4]),
-            (&name("down_proj.weight"), DType::Bf16, &[2, 4, 3]),
+            (&name("gate_up_proj"), Dtype::BF16, &[2, 6, 4]),
+            (&name("down_proj.weight"), Dtype::BF16, &[2, 4, 3]),
         ]);
         let expected = [
             ("0.down_proj.weight", [4, 3], 8..32),
@@ -305,10 +304,10 @@ mod tests {
         let stem = "model.layers.1.mlp.experts.";
         let name = |rest: &str| format!("{stem}{rest}");
         let cut = settled(&[
-            (&name("gate_up_proj"), DType::F8E4M3, &[2, 256, 128]),
-            (&name("gate_up_proj_scale_inv"), DType::F32, &[2, 2, 1]),
-            (&name("gate_up_proj_scale_2"), DType::F32, &[2]),
-            (&name("gate_up_proj.input_scale"), DType::F32, &[]),
+            (&name("gate_up_proj"), Dtype::F8_E4M3, &[2, 256, 128]),
+            (&name("gate_up_proj_scale_inv"), Dtype::F32, &[2, 2, 1]),
+            (&name("gate_up_proj_scale_2"), Dtype::F32, &[2]),
+            (&name("gate_up_proj.input_scale"), Dtype::F32, &[]),
         ]);
         let of = |rest: &str| {
             let (_, shape, span) = cut.iter().find(|(n, ..)| *n == name(rest)).expect(rest);
@@ -325,26 +324,26 @@ mod tests {
     fn packed_tensors_that_do_not_divide_stay_whole() {
         let stem = "model.layers.1.mlp.experts.";
         let name = |rest: &str| format!("{stem}{rest}");
-        let whole = |stored: &[(&str, DType, &[usize])]| {
+        let whole = |stored: &[(&str, Dtype, &[usize])]| {
             let mut kept: Vec<String> = stored.iter().map(|(name, ..)| (*name).to_owned()).collect();
             kept.sort();
             assert_eq!(names(stored), kept);
         };
-        whole(&[(&name("gate_up_proj"), DType::Bf16, &[2, 5, 4])]);
-        whole(&[(&name("gate_up_proj_bias"), DType::Bf16, &[2, 6])]);
-        whole(&[(&name("gate_up_proj"), DType::Bf16, &[MAX_EXPERTS + 1, 2, 1])]);
+        whole(&[(&name("gate_up_proj"), Dtype::BF16, &[2, 5, 4])]);
+        whole(&[(&name("gate_up_proj_bias"), Dtype::BF16, &[2, 6])]);
+        whole(&[(&name("gate_up_proj"), Dtype::BF16, &[MAX_EXPERTS + 1, 2, 1])]);
         whole(&[
-            (&name("down_proj"), DType::Bf16, &[2, 4, 3]),
-            (&name("0.down_proj.weight"), DType::Bf16, &[4, 3]),
+            (&name("down_proj"), Dtype::BF16, &[2, 4, 3]),
+            (&name("0.down_proj.weight"), Dtype::BF16, &[4, 3]),
         ]);
         let twice = [
-            (&*name("down_proj"), DType::Bf16, &[2, 4, 3][..]),
-            (&*name("down_proj.weight"), DType::Bf16, &[2, 4, 3]),
+            (&*name("down_proj"), Dtype::BF16, &[2, 4, 3][..]),
+            (&*name("down_proj.weight"), Dtype::BF16, &[2, 4, 3]),
         ];
         assert_eq!(
             names(&twice),
             [name("0.down_proj.weight"), name("1.down_proj.weight"), name("down_proj.weight")]
         );
-        whole(&[("model.layers.1.mlp.shared_experts.down_proj", DType::Bf16, &[2, 4, 3])]);
+        whole(&[("model.layers.1.mlp.shared_experts.down_proj", Dtype::BF16, &[2, 4, 3])]);
     }
 }

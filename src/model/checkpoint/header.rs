@@ -5,18 +5,18 @@
 //! tensors tile the data exactly, in offset order, and each spans as many bytes as its shape and
 //! dtype take. Memory use is linear in the header's actual length, not in the length it claims.
 //!
-//! Tests compare with the format's own crate, which is not used otherwise: its `Metadata` drops a
+//! Entries and their types are those of the format's own crate. Its `Metadata` is not used: it drops a
 //! name that is listed twice, accepts shapes of any rank, and stops at the first fault without
-//! naming the tensor or the bytes.
+//! naming the tensor or the bytes. Tests hold this reading against the crate's.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
+use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::error::HeaderProblem;
-use perigee_numbers::tensor::DType;
 
 /// Longest header, bytes; the format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -25,6 +25,8 @@ const LENGTH_BYTES: usize = 8;
 /// Upper bound on the dimensions of a tensor. Released tensors have at most five; the bound limits
 /// the memory of hostile shapes.
 const MAX_RANK: usize = 16;
+/// Upper bound on the characters of the parser's message, which may quote the header.
+const MAX_QUOTED: usize = 500;
 
 /// Location of one tensor in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +34,9 @@ pub(super) struct TensorEntry {
     /// Name as stored.
     pub(super) name: String,
     /// Element type.
-    pub(super) dtype: DType,
+    pub(super) dtype: Dtype,
     /// Dimensions, outermost first; empty for a scalar.
-    pub(super) shape: Box<[usize]>,
+    pub(super) shape: Vec<usize>,
     /// First byte, from the beginning of the file.
     pub(super) start: usize,
     /// End of the data, exclusive.
@@ -46,7 +48,7 @@ pub(super) struct TensorEntry {
 pub(super) fn parse(file: &[u8]) -> Result<Vec<TensorEntry>, Vec<HeaderProblem>> {
     let (json, data_start) = split(file).map_err(|p| vec![p])?;
     let raw: RawHeader =
-        serde_json::from_slice(json).map_err(|e| vec![HeaderProblem::Json(e.to_string())])?;
+        serde_json::from_slice(json).map_err(|e| vec![HeaderProblem::Json(shortened(&e))])?;
     let data_len = file.len() - data_start;
     let mut problems = Vec::new();
     let mut entries: Vec<TensorEntry> = Vec::with_capacity(raw.tensors.len());
@@ -83,37 +85,45 @@ fn split(file: &[u8]) -> Result<(&[u8], usize), HeaderProblem> {
     Ok((json, LENGTH_BYTES + len as usize))
 }
 
+/// What the parser says, in a bounded length.
+fn shortened(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.char_indices().nth(MAX_QUOTED) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
 /// Checks one tensor by itself.
 fn check_tensor(
     name: String,
-    raw: RawTensor,
+    info: TensorInfo,
     data_start: usize,
     data_len: usize,
 ) -> Result<TensorEntry, HeaderProblem> {
-    let (dtype, bits) = match raw.dtype {
-        RawDType::Known(dtype, bits) => (dtype, bits),
-        RawDType::Unknown(dtype) => return Err(HeaderProblem::UnknownDtype { tensor: name, dtype }),
-    };
-    let [start, end] = raw.data_offsets;
-    if start > end || end > data_len as u64 {
+    let TensorInfo { dtype, shape, data_offsets: (start, end) } = info;
+    if shape.len() > MAX_RANK {
+        return Err(HeaderProblem::Rank { tensor: name, rank: shape.len(), limit: MAX_RANK });
+    }
+    if start > end || end > data_len {
         return Err(HeaderProblem::OutOfRange { tensor: name, start, end, data_len });
     }
-    let shape = raw.shape.0;
-    let bits = shape.iter().try_fold(bits, |product: usize, &dim| product.checked_mul(dim));
+    let bits = shape.iter().try_fold(dtype.bitsize(), |product, &dim| product.checked_mul(dim));
     let Some(bits) = bits else {
-        return Err(HeaderProblem::Overflow {
-            tensor: name,
-            shape: shape.into(),
-            dtype: dtype.name().into(),
-        });
+        return Err(HeaderProblem::Overflow { tensor: name, shape, dtype: dtype.to_string() });
     };
     // A sub-byte type that does not fill its last byte fails here too: the span is whole bytes.
-    let (expected, got) = (bits.div_ceil(8), (end - start) as usize);
+    let (expected, got) = (bits.div_ceil(8), end - start);
     if expected != got || bits % 8 != 0 {
-        let (shape, dtype) = (shape.into(), dtype.name().into());
-        return Err(HeaderProblem::WrongSize { tensor: name, shape, dtype, expected, got });
+        return Err(HeaderProblem::WrongSize {
+            tensor: name,
+            shape,
+            dtype: dtype.to_string(),
+            expected,
+            got,
+        });
     }
-    let (start, end) = (data_start + start as usize, data_start + end as usize);
+    let (start, end) = (data_start + start, data_start + end);
     Ok(TensorEntry { name, dtype, shape, start, end })
 }
 
@@ -154,83 +164,9 @@ fn check_tiling(
     }
 }
 
-/// Dtype and bits per element. The names are those of the format's own list.
-fn dtype_of(name: &str) -> Option<(DType, usize)> {
-    Some(match name {
-        "F32" => (DType::F32, 32),
-        "F16" => (DType::F16, 16),
-        "BF16" => (DType::Bf16, 16),
-        "BOOL" => (DType::Other("BOOL"), 8),
-        "U8" => (DType::U8, 8),
-        "I8" => (DType::I8, 8),
-        "F4" => (DType::Other("F4"), 4),
-        "F6_E2M3" => (DType::Other("F6_E2M3"), 6),
-        "F6_E3M2" => (DType::Other("F6_E3M2"), 6),
-        "F8_E5M2" => (DType::Other("F8_E5M2"), 8),
-        "F8_E4M3" => (DType::F8E4M3, 8),
-        "F8_E8M0" => (DType::F8E8M0, 8),
-        "F8_E4M3FNUZ" => (DType::Other("F8_E4M3FNUZ"), 8),
-        "F8_E5M2FNUZ" => (DType::Other("F8_E5M2FNUZ"), 8),
-        "I16" => (DType::Other("I16"), 16),
-        "U16" => (DType::Other("U16"), 16),
-        "I32" => (DType::I32, 32),
-        "U32" => (DType::Other("U32"), 32),
-        "C64" => (DType::Other("C64"), 64),
-        "F64" => (DType::Other("F64"), 64),
-        "I64" => (DType::I64, 64),
-        "U64" => (DType::Other("U64"), 64),
-        _ => return None,
-    })
-}
-
-/// Bits per element of a type name of the format.
-pub(super) fn element_bits(dtype: &str) -> Option<usize> {
-    dtype_of(dtype).map(|(_, bits)| bits)
-}
-
 /// The JSON object, with duplicate names kept for the report.
 struct RawHeader {
-    tensors: Vec<(String, RawTensor)>,
-}
-
-#[derive(Deserialize)]
-struct RawTensor {
-    dtype: RawDType,
-    shape: Shape,
-    data_offsets: [u64; 2],
-}
-
-/// Resolved during parsing: the headers of a release have a quarter of a million types, and none of
-/// the strings is stored.
-enum RawDType {
-    /// Dtype and bits per element.
-    Known(DType, usize),
-    /// The name as written, shortened.
-    Unknown(String),
-}
-
-/// Dimensions, at most [`MAX_RANK`] of them.
-struct Shape(Box<[usize]>);
-
-impl<'de> Deserialize<'de> for RawDType {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor;
-        impl Visitor<'_> for NameVisitor {
-            type Value = RawDType;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the name of an element type")
-            }
-
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<RawDType, E> {
-                Ok(match dtype_of(name) {
-                    Some((dtype, bits)) => RawDType::Known(dtype, bits),
-                    None => RawDType::Unknown(name.chars().take(64).collect()),
-                })
-            }
-        }
-        deserializer.deserialize_str(NameVisitor)
-    }
+    tensors: Vec<(String, TensorInfo)>,
 }
 
 impl<'de> Deserialize<'de> for RawHeader {
@@ -249,7 +185,10 @@ impl<'de> Deserialize<'de> for RawHeader {
                     if name == "__metadata__" {
                         map.next_value::<BTreeMap<String, String>>()?;
                     } else {
-                        tensors.push((name, map.next_value()?));
+                        match map.next_value() {
+                            Ok(info) => tensors.push((name, info)),
+                            Err(e) => return Err(de::Error::custom(format_args!("tensor {name}: {e}"))),
+                        }
                     }
                 }
                 Ok(RawHeader { tensors })
@@ -259,38 +198,10 @@ impl<'de> Deserialize<'de> for RawHeader {
     }
 }
 
-impl<'de> Deserialize<'de> for Shape {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ShapeVisitor;
-        impl<'de> Visitor<'de> for ShapeVisitor {
-            type Value = Shape;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of dimensions")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
-                let mut dims = [0; MAX_RANK];
-                let mut rank = 0;
-                while let Some(dim) = seq.next_element()? {
-                    if rank == MAX_RANK {
-                        return Err(de::Error::custom(format_args!(
-                            "a shape has more than {MAX_RANK} dimensions"
-                        )));
-                    }
-                    dims[rank] = dim;
-                    rank += 1;
-                }
-                Ok(Shape(dims[..rank].into()))
-            }
-        }
-        deserializer.deserialize_seq(ShapeVisitor)
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use perigee_numbers::tensor::ElementType;
 
     /// A file with this JSON header and `data_len` bytes of data.
     pub(crate) fn file(json: &str, data_len: usize) -> Vec<u8> {
@@ -312,7 +223,7 @@ pub(super) mod tests {
         assert_eq!(names, ["a", "b", "s", "e", "q"]);
         let start = bytes.len() - 36;
         assert_eq!((entries[1].start, entries[1].end), (start + 24, start + 32));
-        assert_eq!(entries[4].dtype, DType::Other("F4"));
+        assert_eq!(entries[4].dtype, Dtype::F4);
         assert!(entries[2].shape.is_empty());
     }
 
@@ -327,19 +238,20 @@ pub(super) mod tests {
             (one("F32", "[2]", "[8,0]"), 8, "data offsets 8..0"),
             (one("F32", "[3]", "[0,8]"), 8, "takes 12 bytes, its offsets span 8"),
             (one("F4", "[3]", "[0,2]"), 2, "tensor a: shape [3] of F4"),
-            (one("F99", "[2]", "[0,8]"), 8, "dtype \"F99\" is unknown"),
+            (one("F99", "[2]", "[0,8]"), 8, "tensor a: unknown variant `F99`, expected one of `BOOL`, `F4`"),
+            (one(&"F".repeat(10_000), "[2]", "[0,8]"), 8, "FFF..."),
             (one("F32", "[4294967296,4294967296]", "[0,8]"), 8, "overflows"),
             (one("F32", "[18446744073709551615,0]", "[0,0]"), 0, "overflows"),
-            (one("F32", "[-1]", "[0,8]"), 8, "not valid: invalid value"),
-            (one("F32", "[1e3]", "[0,8]"), 8, "not valid: invalid type"),
-            (one("F32", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "more than 16 dimensions"),
+            (one("F32", "[-1]", "[0,8]"), 8, "not valid: tensor a: invalid value"),
+            (one("F32", "[1e3]", "[0,8]"), 8, "not valid: tensor a: invalid type"),
+            (one("F32", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "a shape of 17 dimensions, limit 16"),
             (one("F32", "[2]", "[0,8,9]"), 8, "not valid"),
             (one("F32", "[2]", "[99999999999999999999,8]"), 8, "not valid"),
             (r#"{"a":{"dtype":"F32","shape":[2]}}"#.into(), 8, "missing field `data_offsets`"),
             (r#"{"a":3}"#.into(), 8, "not valid"),
             ("[]".into(), 0, "does not begin with {"),
             (String::new(), 0, "does not begin with {"),
-            (r#"{"a":"#.into(), 0, "not valid: EOF"),
+            (r#"{"a":"#.into(), 0, "not valid: tensor a: EOF"),
             ("{}x".into(), 0, "trailing characters"),
             ("{\"\u{0}\":1}".into(), 0, "not valid"),
             (format!("{{\"a\":{}", "[".repeat(100_000)), 0, "not valid"),
@@ -386,7 +298,7 @@ pub(super) mod tests {
 
     #[test]
     fn all_problems_of_a_header_are_listed() {
-        let json = r#"{"a":{"dtype":"X","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[3],"data_offsets":[8,16]},
+        let json = r#"{"a":{"dtype":"I32","shape":[9],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[3],"data_offsets":[8,16]},
             "c":{"dtype":"F32","shape":[3],"data_offsets":[16,99]}}"#;
         assert_eq!(parse(&file(json, 16)).unwrap_err().len(), 3);
     }
@@ -398,8 +310,12 @@ pub(super) mod tests {
         let entries = match parse(bytes) {
             Ok(entries) => entries,
             Err(problems) => {
-                let stricter =
-                    |p: &HeaderProblem| matches!(p, HeaderProblem::Duplicate { .. } | HeaderProblem::Json(_));
+                let stricter = |p: &HeaderProblem| {
+                    matches!(
+                        p,
+                        HeaderProblem::Duplicate { .. } | HeaderProblem::Rank { .. } | HeaderProblem::Json(_)
+                    )
+                };
                 assert!(theirs.is_err() || problems.iter().any(stricter), "the crate accepts {problems:?}");
                 return false;
             }
@@ -413,7 +329,7 @@ pub(super) mod tests {
         let mut end = None;
         for entry in &entries {
             assert!(end.is_none_or(|end| end == entry.start) && entry.start <= entry.end);
-            if let Some(size) = entry.dtype.size() {
+            if let Some(size) = entry.dtype.element_bytes() {
                 assert_eq!(entry.shape.iter().product::<usize>() * size, entry.end - entry.start);
             }
             end = Some(entry.end);

@@ -16,7 +16,7 @@ use super::foreign_names;
 use super::header::{self, TensorEntry};
 use super::index::{self, INDEX_FILE, Index, Name, SINGLE_FILE};
 use super::loose_shards;
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 
 /// A readable checkpoint: every tensor lies inside its shard and has the size of its shape and
 /// dtype.
@@ -51,8 +51,8 @@ pub(super) struct Tensor {
 #[derive(Clone)]
 pub(super) struct Location {
     pub(super) shard: usize,
-    pub(super) dtype: DType,
-    pub(super) shape: Box<[usize]>,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
     pub(super) start: usize,
     pub(super) end: usize,
 }
@@ -245,7 +245,7 @@ impl Checkpoint {
         self.tensors.iter().map(|tensor| (tensor.name.as_str(), self.view(&tensor.location)))
     }
 
-    /// A tensor by name. Unsupported dtypes are `DType::Other`.
+    /// A tensor by name.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         self.find(name).map(|location| self.view(location))
     }
@@ -327,7 +327,7 @@ impl Checkpoint {
         }
         for Tensor { name, location } in &self.tensors {
             field(name.as_bytes());
-            field(location.dtype.name().as_bytes());
+            field(location.dtype.to_string().as_bytes());
             for number in [location.shard, location.start, location.end] {
                 field(&(number as u64).to_le_bytes());
             }

@@ -35,8 +35,8 @@ fn shards_of_an_index_are_one_set_of_tensors() {
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(checkpoint.names().collect::<Vec<_>>(), ["a", "b", "c"]);
     let c = checkpoint.tensor("c").unwrap();
-    assert_eq!((c.dtype, c.shape, c.bytes), (DType::Bf16, &[3][..], &[0, 1, 2, 3, 4, 5][..]));
-    assert_eq!(checkpoint.tensor("b").unwrap().dtype, DType::I32);
+    assert_eq!((c.dtype, c.shape, c.bytes), (Dtype::BF16, &[3][..], &[0, 1, 2, 3, 4, 5][..]));
+    assert_eq!(checkpoint.tensor("b").unwrap().dtype, Dtype::I32);
     assert!(checkpoint.tensor("d").is_none());
     assert_eq!((checkpoint.num_shards(), checkpoint.num_tensors(), checkpoint.bytes()), (2, 3, 26));
     assert_eq!(checkpoint.shard_of("c"), Some("2.safetensors"));

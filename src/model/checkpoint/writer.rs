@@ -12,11 +12,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::error::CheckpointError;
-use super::header::element_bits;
 use super::index::INDEX_FILE;
 use super::reader::Checkpoint;
 use super::write_behind::WriteBehind;
-use perigee_numbers::tensor::DType;
+use perigee_numbers::tensor::Dtype;
+use safetensors::tensor::TensorInfo;
 
 /// Upper bound on the entries of a source folder that [`copy_side_files`] reads.
 const MAX_SIDE_FILES: usize = 10_000;
@@ -29,20 +29,20 @@ pub struct TensorSpec {
     /// Name in the header.
     pub name: String,
     /// Element type.
-    pub dtype: DType,
+    pub dtype: Dtype,
     /// Dimensions, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
 }
 
 impl TensorSpec {
     /// A spec from its parts, unchecked.
-    pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
+    pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), dtype, shape: shape.into() }
     }
 
     /// Bytes of the data; `None` where the bits are not whole bytes or the size overflows `usize`.
     pub fn bytes(&self) -> Option<usize> {
-        let bits = element_bits(self.dtype.name())?;
+        let bits = self.dtype.bitsize();
         let bits = self.shape.iter().try_fold(bits, |product, dim| product.checked_mul(*dim))?;
         bits.is_multiple_of(8).then_some(bits / 8)
     }
@@ -129,9 +129,9 @@ struct Slot {
 }
 
 impl ShardWriter {
-    /// Begins `dir/name` with a header for these tensors. Their data are ordered by falling element
-    /// size, then by name, as in the format's own writer, so that every tensor is aligned. Tensors
-    /// may be written in any order.
+    /// Begins `dir/name` with a header for these tensors. Their data are in the order of the format's
+    /// own writer, by falling type, which is falling size, then by name, so that every tensor is
+    /// aligned. Tensors may be written in any order.
     pub fn create(dir: &Path, name: &str, specs: &[TensorSpec]) -> Result<Self, WriteError> {
         let (header, slots, bytes) = layout(name, specs)?;
         let aside = Aside::create(dir, name)?;
@@ -210,8 +210,7 @@ fn layout(shard: &str, specs: &[TensorSpec]) -> Result<Layout, WriteError> {
     let fault =
         |tensor: &str, reason| WriteError::Spec { shard: shard.into(), tensor: tensor.into(), reason };
     let mut order: Vec<&TensorSpec> = specs.iter().collect();
-    let bits = |spec: &TensorSpec| element_bits(spec.dtype.name()).unwrap_or(0);
-    order.sort_by(|a, b| bits(b).cmp(&bits(a)).then_with(|| a.name.cmp(&b.name)));
+    order.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let mut header = serde_json::Map::new();
     // The model hub's readers require this key.
     header.insert("__metadata__".into(), serde_json::json!({"format": "pt"}));
@@ -221,9 +220,8 @@ fn layout(shard: &str, specs: &[TensorSpec]) -> Result<Layout, WriteError> {
         let bytes = spec.bytes().ok_or_else(|| fault(&spec.name, "its size is no whole number of bytes"))?;
         let start = end;
         end = start.checked_add(bytes).ok_or_else(|| fault(&spec.name, "the shard would be too large"))?;
-        let entry = serde_json::json!({
-            "dtype": spec.dtype.name(), "shape": spec.shape, "data_offsets": [start, end]
-        });
+        let info = TensorInfo { dtype: spec.dtype, shape: spec.shape.clone(), data_offsets: (start, end) };
+        let entry = serde_json::json!(info);
         if header.insert(spec.name.clone(), entry).is_some() {
             return Err(fault(&spec.name, "it is announced twice, or reserved"));
         }

@@ -4,11 +4,11 @@ use super::*;
 
 fn specs() -> Vec<TensorSpec> {
     vec![
-        TensorSpec::new("b", DType::U8, [3]),
-        TensorSpec::new("a", DType::U8, [2, 2]),
-        TensorSpec::new("s", DType::F32, []),
-        TensorSpec::new("h", DType::Bf16, [1, 3]),
-        TensorSpec::new("empty", DType::I64, [0, 4]),
+        TensorSpec::new("b", Dtype::U8, [3]),
+        TensorSpec::new("a", Dtype::U8, [2, 2]),
+        TensorSpec::new("s", Dtype::F32, []),
+        TensorSpec::new("h", Dtype::BF16, [1, 3]),
+        TensorSpec::new("empty", Dtype::I64, [0, 4]),
     ]
 }
 
@@ -72,12 +72,12 @@ fn wrong_use_is_named() {
         let text = result.unwrap_err().to_string();
         assert!(text.contains(expected), "{text}");
     };
-    let a = || TensorSpec::new("a", DType::F32, [2]);
+    let a = || TensorSpec::new("a", Dtype::F32, [2]);
     check(create(&[a(), a()]), "announced twice");
-    check(create(&[TensorSpec::new("__metadata__", DType::U8, [1])]), "reserved");
-    check(create(&[TensorSpec::new("a", DType::F32, [usize::MAX, 2])]), "no whole number of bytes");
-    check(create(&[TensorSpec::new("a", DType::Other("F4"), [3])]), "no whole number of bytes");
-    let huge = |name| TensorSpec::new(name, DType::U8, [usize::MAX / 8]);
+    check(create(&[TensorSpec::new("__metadata__", Dtype::U8, [1])]), "reserved");
+    check(create(&[TensorSpec::new("a", Dtype::F32, [usize::MAX, 2])]), "no whole number of bytes");
+    check(create(&[TensorSpec::new("a", Dtype::F4, [3])]), "no whole number of bytes");
+    let huge = |name| TensorSpec::new(name, Dtype::U8, [usize::MAX / 8]);
     let many: Vec<_> = (0..9).map(|i| huge(i.to_string())).collect();
     check(create(&many), "too large");
     check(ShardWriter::create(dir.path(), "../x", &[a()]).map(|_| ()), "not a plain file name");

@@ -4,7 +4,7 @@
 
 use super::fp4::E2M1;
 use super::fp8::{decode_e4m3, decode_e8m0};
-use crate::tensor::DType;
+use crate::tensor::Dtype;
 
 /// Rows and columns of a block of [`PackedFormat::Fp8Block`].
 pub const FP8_BLOCK: usize = 128;
@@ -50,9 +50,9 @@ pub struct FormatRow {
     /// Consecutive inputs that share a scale; `None`: the whole row.
     pub scale_columns: Option<usize>,
     /// Types that scales are stored in; the first is the one that is written here.
-    pub scale_dtypes: &'static [DType],
+    pub scale_dtypes: &'static [Dtype],
     /// The type in which kernels read the scales; `None`: as stored.
-    pub kernel_scales: Option<DType>,
+    pub kernel_scales: Option<Dtype>,
     /// Whether a scale of the whole tensor goes with them.
     pub has_tensor_scale: bool,
     /// Whether a scale that is no number, over codes of zero alone, is an exporter's known fault (0 / 0) that means nothing.
@@ -63,15 +63,15 @@ pub struct FormatRow {
 }
 
 /// Scales of any float type, and powers of two.
-const FLOATS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::F8E8M0];
-const BF16_FIRST: &[DType] = &[DType::Bf16, DType::F16, DType::F32, DType::F8E8M0];
+const FLOATS: &[Dtype] = &[Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::F8_E8M0];
+const BF16_FIRST: &[Dtype] = &[Dtype::BF16, Dtype::F16, Dtype::F32, Dtype::F8_E8M0];
 
 const NVFP4: FormatRow = FormatRow {
     name: "nvfp4",
     codes: Codes::E2m1,
     scale_rows: Some(1),
     scale_columns: Some(16),
-    scale_dtypes: &[DType::F8E4M3],
+    scale_dtypes: &[Dtype::F8_E4M3],
     kernel_scales: None,
     has_tensor_scale: true,
     empty_scales_may_be_nan: true,
@@ -80,7 +80,7 @@ const NVFP4: FormatRow = FormatRow {
 const MXFP4: FormatRow = FormatRow {
     name: "mxfp4",
     scale_columns: Some(32),
-    scale_dtypes: &[DType::U8, DType::F8E8M0],
+    scale_dtypes: &[Dtype::U8, Dtype::F8_E8M0],
     has_tensor_scale: false,
     // 0xff is no rounding result of an empty block.
     empty_scales_may_be_nan: false,
@@ -91,7 +91,7 @@ const INT4: FormatRow = FormatRow {
     codes: Codes::Offset8,
     scale_columns: Some(32),
     scale_dtypes: BF16_FIRST,
-    kernel_scales: Some(DType::Bf16),
+    kernel_scales: Some(Dtype::BF16),
     has_tensor_scale: false,
     ..NVFP4
 };
@@ -101,7 +101,7 @@ const FP8_BLOCKS: FormatRow = FormatRow {
     scale_rows: Some(FP8_BLOCK),
     scale_columns: Some(FP8_BLOCK),
     scale_dtypes: FLOATS,
-    kernel_scales: Some(DType::F32),
+    kernel_scales: Some(Dtype::F32),
     has_tensor_scale: false,
     empty_scales_may_be_nan: true,
     wrong: 0.06,
@@ -146,7 +146,7 @@ impl PackedFormat {
         rows.into_iter().chain(columns).collect()
     }
 
-    pub(super) fn takes_scales_of(self, dtype: DType) -> bool {
+    pub(super) fn takes_scales_of(self, dtype: Dtype) -> bool {
         self.row().scale_dtypes.contains(&dtype)
     }
 }
@@ -208,12 +208,12 @@ static E4M3: [f32; 256] = {
 };
 
 /// Scale `index` of scales stored as `dtype`.
-pub(super) fn decode_scale(dtype: DType, bytes: &[u8], index: usize) -> f32 {
+pub(super) fn decode_scale(dtype: Dtype, bytes: &[u8], index: usize) -> f32 {
     match dtype {
-        DType::F8E4M3 => decode_e4m3(bytes[index]),
-        DType::U8 | DType::F8E8M0 => decode_e8m0(bytes[index]),
-        DType::Bf16 => half::bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
-        DType::F16 => half::f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
+        Dtype::F8_E4M3 => decode_e4m3(bytes[index]),
+        Dtype::U8 | Dtype::F8_E8M0 => decode_e8m0(bytes[index]),
+        Dtype::BF16 => half::bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
+        Dtype::F16 => half::f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),
         _ => f32::from_le_bytes(std::array::from_fn(|i| bytes[4 * index + i])),
     }
 }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::format::{PackedFormat, decode_scale};
-use crate::tensor::{DType, TensorView};
+use crate::tensor::{Dtype, ElementType, TensorView};
 
 /// The scale of a whole tensor, beside the block scales.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,11 +67,11 @@ pub enum FormatError {
     },
     /// The scales have an unsupported dtype.
     #[error("{format} scales of dtype {dtype} are not known")]
-    ScaleDType {
+    ScaleDtype {
         /// Name of the format.
         format: &'static str,
         /// Dtype stored.
-        dtype: DType,
+        dtype: Dtype,
     },
     /// The tensor scale is not finite and above zero.
     #[error("{format} tensor scale is {value}; it must be finite and above zero")]
@@ -122,12 +122,12 @@ impl<'a> PackedMatrix<'a> {
             return Err(FormatError::CodeBytes { format: name, shape, expected, got: codes.len() });
         }
         if !format.takes_scales_of(scales.dtype) {
-            return Err(FormatError::ScaleDType { format: name, dtype: scales.dtype });
+            return Err(FormatError::ScaleDtype { format: name, dtype: scales.dtype });
         }
         let wanted = format.scale_shape(shape);
         // Exporters differ in dimensions of one: [] and [1], [out] and [out, 1], [ob, 1, ib, 1].
         let plain = |dims: &[usize]| dims.iter().copied().filter(|d| *d != 1).collect::<Vec<_>>();
-        let bytes = wanted.iter().product::<usize>() * scales.dtype.size().unwrap_or(0);
+        let bytes = wanted.iter().product::<usize>() * scales.dtype.element_bytes().unwrap_or(0);
         if plain(scales.shape) != plain(&wanted) || scales.bytes.len() != bytes {
             return Err(FormatError::ScaleShape {
                 format: name,
@@ -159,7 +159,7 @@ impl<'a> PackedMatrix<'a> {
         }
         let scales = (0..self.scales.len()).map(|index| decode_scale(dtype, bytes, index));
         match wanted {
-            DType::Bf16 => scales.flat_map(|scale| half::bf16::from_f32(scale).to_le_bytes()).collect(),
+            Dtype::BF16 => scales.flat_map(|scale| half::bf16::from_f32(scale).to_le_bytes()).collect(),
             _ => scales.flat_map(f32::to_le_bytes).collect(),
         }
     }
@@ -167,7 +167,7 @@ impl<'a> PackedMatrix<'a> {
     /// Bytes of [`PackedMatrix::kernel_scales`].
     pub fn kernel_scale_bytes(&self) -> usize {
         let dtype = self.format.row().kernel_scales.unwrap_or(self.scales.dtype);
-        dtype.size().unwrap_or(1) * self.scales.len()
+        dtype.element_bytes().unwrap_or(1) * self.scales.len()
     }
 
     /// Codes of row `o`.
@@ -233,7 +233,7 @@ mod tests {
     fn matrix<'a>(
         format: PackedFormat,
         codes: &'a [u8],
-        dtype: DType,
+        dtype: Dtype,
         dims: &'a [usize],
         bytes: &'a [u8],
     ) -> PackedMatrix<'a> {
@@ -249,10 +249,10 @@ mod tests {
         let half = half::f16::from_f32(scale).to_le_bytes();
         let brain = half::bf16::from_f32(scale).to_le_bytes();
         for (dtype, bytes) in [
-            (DType::F32, &scale.to_le_bytes()[..]),
-            (DType::Bf16, &brain),
-            (DType::F16, &half),
-            (DType::F8E8M0, &[127 - 9]),
+            (Dtype::F32, &scale.to_le_bytes()[..]),
+            (Dtype::BF16, &brain),
+            (Dtype::F16, &half),
+            (Dtype::F8_E8M0, &[127 - 9]),
         ] {
             // 1.5 in E4M3.
             let matrix = matrix(PackedFormat::Fp8Block, &[0x3c, 0xbc], dtype, &[1, 1], bytes);
@@ -267,9 +267,9 @@ mod tests {
         let scale = half::f16::from_bits(0x3c01);
         let bytes = scale.to_le_bytes();
         let codes = [0x9a; 16];
-        let power = matrix(PackedFormat::Int4Group32, &codes, DType::F8E8M0, &[1, 1], &[126]);
+        let power = matrix(PackedFormat::Int4Group32, &codes, Dtype::F8_E8M0, &[1, 1], &[126]);
         assert_eq!(*power.kernel_scales(), half::bf16::from_f32(0.5).to_le_bytes());
-        let matrix = matrix(PackedFormat::Int4Group32, &codes, DType::F16, &[1, 1], &bytes);
+        let matrix = matrix(PackedFormat::Int4Group32, &codes, Dtype::F16, &[1, 1], &bytes);
         assert_eq!(matrix.to_f32()[..2], [2.0 * scale.to_f32(), scale.to_f32()]);
         assert_eq!(*matrix.kernel_scales(), half::bf16::from_f32(1.0).to_le_bytes());
         assert_eq!(matrix.kernel_scale_bytes(), 2);

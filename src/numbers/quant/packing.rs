@@ -6,7 +6,7 @@ use super::int4::encode_int4;
 use super::mxfp4::encode_mxfp4;
 use super::nvfp4::{BlockScales, Nvfp4Encoder, global_scale, tensor_scale};
 use super::packed::{FormatError, PackedMatrix, TensorScale};
-use crate::tensor::{DType, TensorView};
+use crate::tensor::{Dtype, TensorView};
 
 /// A target format, with the options that change its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Packing {
     }
 
     /// Dtype of the block scales.
-    pub fn scale_dtype(self) -> DType {
+    pub fn scale_dtype(self) -> Dtype {
         self.format().row().scale_dtypes[0]
     }
 
@@ -213,7 +213,7 @@ pub struct PackedBuffer {
     /// Scales, row-major.
     pub scales: Vec<u8>,
     /// Dtype of the scales.
-    pub scale_dtype: DType,
+    pub scale_dtype: Dtype,
     /// Shape of the scales.
     pub scale_shape: Vec<usize>,
     /// Scale of the whole tensor.

@@ -11,7 +11,7 @@ use super::format::{FP8_BLOCK, PackedFormat};
 use super::nvfp4::SMALLEST_TENSOR_SCALE;
 use super::packed::{FormatError, PackedMatrix, TensorScale};
 use super::stored::StoredMatrix;
-use crate::tensor::{DType, TensorView};
+use crate::tensor::{Dtype, ElementType, TensorView};
 
 /// Bounds of a plausible NVFP4 tensor scale (amax / 2688). One of the reciprocal convention is above; a matrix that
 /// is nearly zero has a very small one.
@@ -88,9 +88,9 @@ impl Dialect {
     /// Name of the format: as in [`PackedFormat::name`], or the dtype.
     pub fn format_name(self) -> &'static str {
         match self {
-            Dialect::Plain(FloatType::Bf16) => DType::Bf16.name(),
-            Dialect::Plain(FloatType::F16) => DType::F16.name(),
-            Dialect::Plain(FloatType::F32) => DType::F32.name(),
+            Dialect::Plain(FloatType::Bf16) => "BF16",
+            Dialect::Plain(FloatType::F16) => "F16",
+            Dialect::Plain(FloatType::F32) => "F32",
             packed => packed.format().map_or("", PackedFormat::name),
         }
     }
@@ -174,7 +174,7 @@ pub enum RecognizeError {
         /// Name of the stored part.
         part: &'static str,
         /// Dtype of the stored part.
-        dtype: DType,
+        dtype: Dtype,
         /// Name of the missing part.
         partner: &'static str,
         /// Possible cause.
@@ -186,17 +186,17 @@ pub enum RecognizeError {
         /// Name of the part with the codes.
         part: &'static str,
         /// Dtype of the codes.
-        dtype: DType,
+        dtype: Dtype,
         /// Name of the contradicting part.
         partner: &'static str,
     },
     /// A part has a dtype of no known format.
     #[error("{part} has dtype {dtype}, expected {expected}")]
-    PartDType {
+    PartDtype {
         /// Name of the part.
         part: &'static str,
         /// Dtype stored.
-        dtype: DType,
+        dtype: Dtype,
         /// Dtypes that can be read.
         expected: &'static str,
     },
@@ -319,9 +319,9 @@ impl Layout {
         let dtype = weight.dtype;
         let shape = matrix_shape(name, &weight)?;
         let plain = match dtype {
-            DType::Bf16 => Some(FloatType::Bf16),
-            DType::F16 => Some(FloatType::F16),
-            DType::F32 => Some(FloatType::F32),
+            Dtype::BF16 => Some(FloatType::Bf16),
+            Dtype::F16 => Some(FloatType::F16),
+            Dtype::F32 => Some(FloatType::F32),
             _ => None,
         };
         if let Some(float) = plain {
@@ -329,14 +329,14 @@ impl Layout {
             return Ok(Self { dialect: Dialect::Plain(float), shape, bytes: weight.bytes.len() });
         }
         match dtype {
-            DType::U8 => {
+            Dtype::U8 => {
                 refuse_strays(name, dtype, &["weight_scale_inv", "weight_shape"], &part)?;
                 let missing =
                     |partner, hint| RecognizeError::MissingPartner { part: name, dtype, partner, hint };
                 let scale = part("weight_scale").ok_or_else(|| missing("weight_scale", ""))?;
                 let shape = four_bit_shape(name, shape, 2)?;
                 match scale.dtype {
-                    DType::F8E4M3 => {
+                    Dtype::F8_E4M3 => {
                         let hint = match part("weight_global_scale") {
                             Some(_) => ": weight_global_scale belongs to weight_packed",
                             None => "",
@@ -346,14 +346,14 @@ impl Layout {
                         check_scalar("weight_scale_2", &tensor)?;
                         Self::grouped(Dialect::ModeloptNvfp4, shape, &weight, &scale)
                     }
-                    DType::U8 | DType::F8E8M0 => {
+                    Dtype::U8 | Dtype::F8_E8M0 => {
                         refuse_strays(name, dtype, &["weight_scale_2", "weight_global_scale"], &part)?;
                         Self::grouped(Dialect::QuarkMxfp4, shape, &weight, &scale)
                     }
                     dtype => Err(scale_dtype(dtype)),
                 }
             }
-            DType::F8E4M3 => {
+            Dtype::F8_E4M3 => {
                 refuse_strays(
                     name,
                     dtype,
@@ -362,7 +362,7 @@ impl Layout {
                 )?;
                 Self::fp8(shape, &weight, part("weight_scale_inv"), part("weight_scale"))
             }
-            dtype => Err(RecognizeError::PartDType {
+            dtype => Err(RecognizeError::PartDtype {
                 part: name,
                 dtype,
                 expected: "BF16, F16, F32, F8_E4M3 or U8",
@@ -379,21 +379,21 @@ impl Layout {
         let shape = matrix_shape(name, &packed)?;
         refuse_strays(name, dtype, &["weight_scale_inv"], &part)?;
         let missing = |partner, hint| RecognizeError::MissingPartner { part: name, dtype, partner, hint };
-        if !matches!(dtype, DType::I32 | DType::U8) {
-            return Err(RecognizeError::PartDType { part: name, dtype, expected: "I32 or U8" });
+        if !matches!(dtype, Dtype::I32 | Dtype::U8) {
+            return Err(RecognizeError::PartDtype { part: name, dtype, expected: "I32 or U8" });
         }
         let scale = part("weight_scale").ok_or_else(|| missing("weight_scale", ""))?;
-        if dtype == DType::I32 {
+        if dtype == Dtype::I32 {
             refuse_strays(name, dtype, &["weight_scale_2", "weight_global_scale"], &part)?;
-            if !scale.dtype.is_float() && scale.dtype != DType::F8E8M0 {
+            if !scale.dtype.is_float() && scale.dtype != Dtype::F8_E8M0 {
                 let (part, dtype) = ("weight_scale", scale.dtype);
                 let expected = "BF16, F16, F32 or F8_E8M0 beside I32 codes";
-                return Err(RecognizeError::PartDType { part, dtype, expected });
+                return Err(RecognizeError::PartDtype { part, dtype, expected });
             }
             let shape = four_bit_shape(name, shape, 8)?;
             let declared = part("weight_shape");
             if let Some(declared) = declared
-                && (!matches!(declared.dtype, DType::I32 | DType::I64) || declared.shape != [2])
+                && (!matches!(declared.dtype, Dtype::I32 | Dtype::I64) || declared.shape != [2])
             {
                 return Err(RecognizeError::PartShape {
                     part: "weight_shape",
@@ -406,7 +406,7 @@ impl Layout {
         }
         let shape = four_bit_shape(name, shape, 2)?;
         match scale.dtype {
-            DType::F8E4M3 => {
+            Dtype::F8_E4M3 => {
                 let hint = match part("weight_scale_2") {
                     Some(_) => ": weight_scale_2 belongs to weight",
                     None => "",
@@ -417,7 +417,7 @@ impl Layout {
                 check_scalar("weight_global_scale", &global)?;
                 Self::grouped(Dialect::CompressedTensorsNvfp4, shape, &packed, &scale)
             }
-            DType::U8 | DType::F8E8M0 => {
+            Dtype::U8 | Dtype::F8_E8M0 => {
                 refuse_strays(name, dtype, &["weight_scale_2", "weight_global_scale"], &part)?;
                 Self::grouped(Dialect::CompressedTensorsMxfp4, shape, &packed, &scale)
             }
@@ -506,9 +506,9 @@ impl Layout {
         let Some(dialect) = dialect else {
             return Err(RecognizeError::PartShape { part, shape: scale.shape.to_vec(), expected });
         };
-        if !scale.dtype.is_float() && scale.dtype != DType::F8E8M0 {
+        if !scale.dtype.is_float() && scale.dtype != Dtype::F8_E8M0 {
             let expected = "F32, BF16, F16 or F8_E8M0 beside F8_E4M3 codes";
-            return Err(RecognizeError::PartDType { part, dtype: scale.dtype, expected });
+            return Err(RecognizeError::PartDtype { part, dtype: scale.dtype, expected });
         }
         Ok(Self { dialect, shape, bytes: weight.bytes.len() + scale.bytes.len() })
     }
@@ -519,15 +519,16 @@ impl Layout {
         &self,
         part: impl Fn(&str) -> Option<TensorView<'a>>,
     ) -> Result<StoredMatrix<'a>, RecognizeError> {
+        let codes_part = self.dialect.codes_part();
+        let codes = part(codes_part).ok_or(RecognizeError::NoWeight { found: None })?;
         let needed = |name: &'static str| {
             part(name).ok_or(RecognizeError::MissingPartner {
-                part: self.dialect.codes_part(),
-                dtype: DType::Other("there"),
+                part: codes_part,
+                dtype: codes.dtype,
                 partner: name,
                 hint: "",
             })
         };
-        let codes = needed(self.dialect.codes_part())?;
         let (Some(format), Some(scale_part)) = (self.dialect.format(), self.dialect.scale_part()) else {
             return Ok(codes.into());
         };
@@ -564,7 +565,7 @@ const SCALES: [&str; 5] =
 
 fn refuse_strays<'a>(
     name: &'static str,
-    dtype: DType,
+    dtype: Dtype,
     strays: &[&'static str],
     part: &impl Fn(&str) -> Option<TensorView<'a>>,
 ) -> Result<(), RecognizeError> {
@@ -574,8 +575,8 @@ fn refuse_strays<'a>(
     }
 }
 
-fn scale_dtype(dtype: DType) -> RecognizeError {
-    RecognizeError::PartDType {
+fn scale_dtype(dtype: Dtype) -> RecognizeError {
+    RecognizeError::PartDtype {
         part: "weight_scale",
         dtype,
         expected: "F8_E4M3 (NVFP4), U8 or F8_E8M0 (MXFP4)",
@@ -608,8 +609,8 @@ fn four_bit_shape(
 }
 
 fn check_scalar(part: &'static str, view: &TensorView<'_>) -> Result<(), RecognizeError> {
-    if view.dtype != DType::F32 {
-        return Err(RecognizeError::PartDType { part, dtype: view.dtype, expected: "F32" });
+    if view.dtype != Dtype::F32 {
+        return Err(RecognizeError::PartDtype { part, dtype: view.dtype, expected: "F32" });
     }
     if !matches!(view.shape, [] | [1]) {
         let shape = view.shape.to_vec();

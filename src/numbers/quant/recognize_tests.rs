@@ -3,12 +3,12 @@
 use super::*;
 
 /// The tensors of a linear, owned.
-struct Parts(Vec<(&'static str, DType, Vec<usize>, Vec<u8>)>);
+struct Parts(Vec<(&'static str, Dtype, Vec<usize>, Vec<u8>)>);
 
 impl Parts {
     fn new(list: &[Part]) -> Self {
-        let bytes = |dtype: DType, shape: &[usize]| {
-            vec![0u8; shape.iter().product::<usize>() * dtype.size().unwrap_or(1)]
+        let bytes = |dtype: Dtype, shape: &[usize]| {
+            vec![0u8; shape.iter().product::<usize>() * dtype.element_bytes().unwrap_or(1)]
         };
         let part = |(name, dtype, shape): &Part| (*name, *dtype, shape.to_vec(), bytes(*dtype, shape));
         Self(list.iter().map(part).collect())
@@ -31,9 +31,9 @@ impl Parts {
 }
 
 /// Name, dtype and shape of a part.
-type Part = (&'static str, DType, &'static [usize]);
+type Part = (&'static str, Dtype, &'static [usize]);
 
-use DType::{Bf16, F8E4M3, F8E8M0, F16, F32, I8, I32, I64, U8};
+use Dtype::{BF16, F8_E4M3, F8_E8M0, F16, F32, I8, I32, I64, U8};
 
 const SCALE_2: Part = ("weight_scale_2", F32, &[]);
 
@@ -63,9 +63,9 @@ fn check(list: &[Part], dialect: Dialect, shape: [usize; 2]) {
 #[test]
 fn every_spelling_is_recognised() {
     let plain = Dialect::Plain(FloatType::Bf16);
-    check(&[("weight", Bf16, &[3, 5])], plain, [3, 5]);
+    check(&[("weight", BF16, &[3, 5])], plain, [3, 5]);
     check(&[("weight", F32, &[3, 5])], Dialect::Plain(FloatType::F32), [3, 5]);
-    let nv: [Part; 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4])];
+    let nv: [Part; 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8_E4M3, &[4, 4])];
     check(&[nv[0], nv[1], SCALE_2], Dialect::ModeloptNvfp4, [4, 64]);
     check(
         &[nv[0], nv[1], ("weight_scale_2", F32, &[1]), ("input_scale", F32, &[])],
@@ -79,47 +79,47 @@ fn every_spelling_is_recognised() {
         [4, 64],
     );
     check(&[nv[0], ("weight_scale", U8, &[4, 2])], Dialect::QuarkMxfp4, [4, 64]);
-    check(&[nv[0], ("weight_scale", F8E8M0, &[4, 2])], Dialect::QuarkMxfp4, [4, 64]);
+    check(&[nv[0], ("weight_scale", F8_E8M0, &[4, 2])], Dialect::QuarkMxfp4, [4, 64]);
     check(&[packed, ("weight_scale", U8, &[4, 2])], Dialect::CompressedTensorsMxfp4, [4, 64]);
     let int4: Part = ("weight_packed", I32, &[4, 8]);
-    let scale: Part = ("weight_scale", Bf16, &[4, 2]);
+    let scale: Part = ("weight_scale", BF16, &[4, 2]);
     check(&[int4, scale], Dialect::CompressedTensorsInt4, [4, 64]);
     check(&[int4, scale, ("weight_shape", I32, &[2])], Dialect::CompressedTensorsInt4, [4, 64]);
     check(&[int4, scale, ("weight_shape", I64, &[2])], Dialect::CompressedTensorsInt4, [4, 64]);
-    let fp8: Part = ("weight", F8E4M3, &[200, 320]);
+    let fp8: Part = ("weight", F8_E4M3, &[200, 320]);
     check(&[fp8, ("weight_scale_inv", F32, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[2, 3])], Dialect::Fp8Block, [200, 320]);
-    check(&[fp8, ("weight_scale", Bf16, &[2, 1, 3, 1])], Dialect::Fp8Block, [200, 320]);
-    check(&[fp8, ("weight_scale_inv", F8E8M0, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
+    check(&[fp8, ("weight_scale", BF16, &[2, 1, 3, 1])], Dialect::Fp8Block, [200, 320]);
+    check(&[fp8, ("weight_scale_inv", F8_E8M0, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
     check(&[fp8, ("weight_scale_inv", F16, &[2, 3])], Dialect::Fp8BlockInv, [200, 320]);
     check(&[fp8, ("weight_scale", F16, &[200])], Dialect::Fp8Row, [200, 320]);
-    check(&[fp8, ("weight_scale", F8E8M0, &[])], Dialect::Fp8Tensor, [200, 320]);
+    check(&[fp8, ("weight_scale", F8_E8M0, &[])], Dialect::Fp8Tensor, [200, 320]);
     check(&[int4, ("weight_scale", F16, &[4, 2])], Dialect::CompressedTensorsInt4, [4, 64]);
     check(&[int4, ("weight_scale", F32, &[4, 2])], Dialect::CompressedTensorsInt4, [4, 64]);
-    check(&[int4, ("weight_scale", F8E8M0, &[4, 2])], Dialect::CompressedTensorsInt4, [4, 64]);
+    check(&[int4, ("weight_scale", F8_E8M0, &[4, 2])], Dialect::CompressedTensorsInt4, [4, 64]);
     check(&[fp8, ("weight_scale", F32, &[200])], Dialect::Fp8Row, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[200, 1])], Dialect::Fp8Row, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[])], Dialect::Fp8Tensor, [200, 320]);
     check(&[fp8, ("weight_scale", F32, &[1]), ("input_scale", F32, &[])], Dialect::Fp8Tensor, [200, 320]);
     // One row of blocks is not the same as one scale per row.
-    check(&[("weight", F8E4M3, &[3, 384]), ("weight_scale", F32, &[1, 3])], Dialect::Fp8Block, [3, 384]);
-    check(&[("weight", F8E4M3, &[3, 384]), ("weight_scale", F32, &[3])], Dialect::Fp8Row, [3, 384]);
-    check(&[("weight", F8E4M3, &[3, 8]), ("weight_scale", F32, &[1, 1])], Dialect::Fp8Block, [3, 8]);
+    check(&[("weight", F8_E4M3, &[3, 384]), ("weight_scale", F32, &[1, 3])], Dialect::Fp8Block, [3, 384]);
+    check(&[("weight", F8_E4M3, &[3, 384]), ("weight_scale", F32, &[3])], Dialect::Fp8Row, [3, 384]);
+    check(&[("weight", F8_E4M3, &[3, 8]), ("weight_scale", F32, &[1, 1])], Dialect::Fp8Block, [3, 8]);
 }
 
 #[test]
 fn every_trap_is_named() {
-    let nv: [Part; 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4])];
-    let int4: [Part; 2] = [("weight_packed", I32, &[4, 8]), ("weight_scale", Bf16, &[4, 2])];
-    let fp8: Part = ("weight", F8E4M3, &[200, 320]);
+    let nv: [Part; 2] = [("weight", U8, &[4, 32]), ("weight_scale", F8_E4M3, &[4, 4])];
+    let int4: [Part; 2] = [("weight_packed", I32, &[4, 8]), ("weight_scale", BF16, &[4, 2])];
+    let fp8: Part = ("weight", F8_E4M3, &[200, 320]);
     let cases: &[(&[Part], &str)] = &[
         (&[], "neither weight nor weight_packed is stored"),
         (&[("weight_scale", U8, &[4, 2])], "only weight_scale"),
-        (&[("weight", Bf16, &[4, 32]), int4[0], int4[1]], "both weight and weight_packed"),
-        (&[("weight", Bf16, &[4])], "two dimensions"),
-        (&[("weight", Bf16, &[4, 4, 4])], "two dimensions"),
+        (&[("weight", BF16, &[4, 32]), int4[0], int4[1]], "both weight and weight_packed"),
+        (&[("weight", BF16, &[4])], "two dimensions"),
+        (&[("weight", BF16, &[4, 4, 4])], "two dimensions"),
         (
-            &[("weight", Bf16, &[4, 32]), ("weight_scale", F32, &[])],
+            &[("weight", BF16, &[4, 32]), ("weight_scale", F32, &[])],
             "BF16, which does not go with the weight_scale",
         ),
         (&[("weight", I8, &[4, 32])], "weight has dtype I8"),
@@ -127,29 +127,29 @@ fn every_trap_is_named() {
         (&[nv[0]], "weight is U8, so weight_scale is needed beside it and is missing"),
         (&[nv[0], nv[1]], "weight_scale_2 is needed"),
         (&[nv[0], nv[1], ("weight_global_scale", F32, &[1])], "weight_global_scale belongs to weight_packed"),
-        (&[nv[0], nv[1], ("weight_scale_2", Bf16, &[])], "weight_scale_2 has dtype BF16, expected F32"),
+        (&[nv[0], nv[1], ("weight_scale_2", BF16, &[])], "weight_scale_2 has dtype BF16, expected F32"),
         (&[nv[0], nv[1], ("weight_scale_2", F32, &[2])], "weight_scale_2 has shape [2], expected [] or [1]"),
         (&[nv[0], ("weight_scale", F32, &[4, 4]), SCALE_2], "weight_scale has dtype F32"),
         (
-            &[nv[0], ("weight_scale", F8E4M3, &[4, 2]), SCALE_2],
+            &[nv[0], ("weight_scale", F8_E4M3, &[4, 2]), SCALE_2],
             "nvfp4 with groups of 32, but only groups of 16",
         ),
         (
-            &[nv[0], ("weight_scale", F8E4M3, &[5, 4]), SCALE_2],
+            &[nv[0], ("weight_scale", F8_E4M3, &[5, 4]), SCALE_2],
             "expected [4, 4] for a [4, 64] matrix of nvfp4",
         ),
-        (&[nv[0], ("weight_scale", F8E4M3, &[4, 5]), SCALE_2], "expected [4, 4]"),
-        (&[("weight", U8, &[4, 12]), ("weight_scale", F8E4M3, &[4, 1]), SCALE_2], "groups of 24"),
+        (&[nv[0], ("weight_scale", F8_E4M3, &[4, 5]), SCALE_2], "expected [4, 4]"),
+        (&[("weight", U8, &[4, 12]), ("weight_scale", F8_E4M3, &[4, 1]), SCALE_2], "groups of 24"),
         (
-            &[("weight", U8, &[4, 12]), ("weight_scale", F8E4M3, &[4, 5]), SCALE_2],
+            &[("weight", U8, &[4, 12]), ("weight_scale", F8_E4M3, &[4, 5]), SCALE_2],
             "multiple of 16 columns, got 24",
         ),
         (&[nv[0], ("weight_scale", U8, &[4, 4])], "mxfp4 with groups of 16, but only groups of 32"),
         (&[nv[0], ("weight_scale", U8, &[4, 2]), SCALE_2], "does not go with the weight_scale_2"),
         (&[int4[0]], "weight_packed is I32, so weight_scale is needed"),
-        (&[int4[0], ("weight_scale", F8E4M3, &[4, 2])], "BF16, F16, F32 or F8_E8M0 beside I32 codes"),
-        (&[int4[0], ("weight_scale", Bf16, &[4, 1])], "int4-g32 with groups of 64, but only groups of 32"),
-        (&[int4[0], ("weight_scale", Bf16, &[4, 0])], "expected [4, 2]"),
+        (&[int4[0], ("weight_scale", F8_E4M3, &[4, 2])], "BF16, F16, F32 or F8_E8M0 beside I32 codes"),
+        (&[int4[0], ("weight_scale", BF16, &[4, 1])], "int4-g32 with groups of 64, but only groups of 32"),
+        (&[int4[0], ("weight_scale", BF16, &[4, 0])], "expected [4, 2]"),
         (&[int4[0], int4[1], ("weight_zero_point", I32, &[1, 2])], "asymmetric quantization"),
         (&[int4[0], int4[1], ("weight_g_idx", I32, &[64])], "actorder"),
         (&[int4[0], int4[1], ("weight_shape", I32, &[3])], "weight_shape has shape [3]"),
@@ -171,8 +171,8 @@ fn every_trap_is_named() {
         (&[fp8, ("weight_scale", F32, &[320])], "expected [], [200] or [2, 3]"),
         (&[fp8, ("weight_scale", U8, &[2, 3])], "F32, BF16, F16 or F8_E8M0 beside F8_E4M3"),
         (&[fp8, ("weight_scale", F32, &[]), SCALE_2], "does not go with the weight_scale_2"),
-        (&[nv[0], nv[1], SCALE_2, ("pre_quant_scale", Bf16, &[64])], "AWQ"),
-        (&[nv[0], nv[1], SCALE_2, ("svdquant_lora_a", Bf16, &[32, 64])], "SVDQuant"),
+        (&[nv[0], nv[1], SCALE_2, ("pre_quant_scale", BF16, &[64])], "AWQ"),
+        (&[nv[0], nv[1], SCALE_2, ("svdquant_lora_a", BF16, &[32, 64])], "SVDQuant"),
         (&[("weight", U8, &[0, usize::MAX / 2 + 1]), ("weight_scale", U8, &[0, 4])], "fewer elements"),
     ];
     for (list, expected) in cases {
@@ -186,7 +186,7 @@ fn every_trap_is_named() {
 fn swapped_conventions_are_told_apart_from_nonsense() {
     let check = |name: &'static str, value: f32, expected: &str| {
         let codes = if name == "weight_scale_2" { "weight" } else { "weight_packed" };
-        let list: [Part; 3] = [(codes, U8, &[4, 32]), ("weight_scale", F8E4M3, &[4, 4]), (name, F32, &[])];
+        let list: [Part; 3] = [(codes, U8, &[4, 32]), ("weight_scale", F8_E4M3, &[4, 4]), (name, F32, &[])];
         let parts = Parts::new(&list).with(name, &value.to_le_bytes());
         let result = parts.recognize().map(|_| ()).map_err(|error| error.to_string());
         match result {

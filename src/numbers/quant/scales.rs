@@ -7,7 +7,7 @@
 use super::format::Codes;
 use super::fp8::{decode_e4m3, decode_e8m0};
 use super::packed::PackedMatrix;
-use crate::tensor::DType;
+use crate::tensor::{Dtype, ElementType};
 
 /// Result of a pass over the block scales of one matrix.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -110,12 +110,12 @@ pub fn check_scales(matrix: &PackedMatrix<'_>) -> ScaleCheck {
 /// The scales with every repairable one replaced by 1: the same matrix, without a repairable fault.
 pub fn repaired_scales(matrix: &PackedMatrix<'_>) -> Vec<u8> {
     let mut bytes = matrix.scales.bytes.to_vec();
-    let size = matrix.scales.dtype.size().unwrap_or(1);
+    let size = matrix.scales.dtype.element_bytes().unwrap_or(1);
     let one: &[u8] = match matrix.scales.dtype {
-        DType::F8E4M3 => &[0x38],
-        DType::Bf16 => &[0x80, 0x3f],
-        DType::F16 => &[0x00, 0x3c],
-        DType::F32 => &[0, 0, 0x80, 0x3f],
+        Dtype::F8_E4M3 => &[0x38],
+        Dtype::BF16 => &[0x80, 0x3f],
+        Dtype::F16 => &[0x00, 0x3c],
+        Dtype::F32 => &[0, 0, 0x80, 0x3f],
         _ => &[0x7f],
     };
     for_each_bad(matrix, |index, _, value| {
@@ -132,10 +132,10 @@ pub fn scale_range(matrix: &PackedMatrix<'_>) -> ScaleRange {
     let mut range = ScaleRange::default();
     let scales = &matrix.scales;
     match scales.dtype {
-        DType::F8E4M3 | DType::U8 | DType::F8E8M0 => {
+        Dtype::F8_E4M3 | Dtype::U8 | Dtype::F8_E8M0 => {
             let mut counts = [0u64; 256];
             scales.bytes.iter().for_each(|b| counts[usize::from(*b)] += 1);
-            let e4m3 = scales.dtype == DType::F8E4M3;
+            let e4m3 = scales.dtype == Dtype::F8_E4M3;
             for (code, times) in (0..=255u8).zip(counts) {
                 let value = if e4m3 { decode_e4m3(code) } else { decode_e8m0(code) };
                 range.add(value, times, e4m3);
@@ -153,14 +153,14 @@ fn for_each_bad(matrix: &PackedMatrix<'_>, mut found: impl FnMut(usize, u32, f32
         // NaN is 0x7f and 0xff, negative codes begin at 0x80: one comparison, which the compiler
         // vectorises. A chunk without such codes, the normal case, is skipped at the speed of
         // memory.
-        DType::F8E4M3 => {
+        Dtype::F8_E4M3 => {
             for_each_byte(bytes, |b| b >= 0x7f && b != 0x80, |i, b| found(i, b.into(), decode_e4m3(b)))
         }
-        DType::U8 | DType::F8E8M0 => {
+        Dtype::U8 | Dtype::F8_E8M0 => {
             for_each_byte(bytes, |b| b == 0xff, |i, b| found(i, b.into(), decode_e8m0(b)))
         }
-        DType::Bf16 | DType::F16 => {
-            let is_half = matrix.scales.dtype == DType::F16;
+        Dtype::BF16 | Dtype::F16 => {
+            let is_half = matrix.scales.dtype == Dtype::F16;
             let is_fp8 = matrix.format.row().codes == Codes::E4m3;
             let infinity = if is_half { 0x7c00 } else { 0x7f80 };
             for (i, pair) in bytes.chunks_exact(2).enumerate() {
@@ -245,7 +245,7 @@ mod tests {
         format: PackedFormat,
         shape: [usize; 2],
         codes: &[u8],
-        dtype: DType,
+        dtype: Dtype,
         scales: &[u8],
         expected: (u64, u64),
     ) {
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn bad_scales_of_empty_blocks_are_repaired_and_others_are_not() {
         use PackedFormat::*;
-        let e4m3 = DType::F8E4M3;
+        let e4m3 = Dtype::F8_E4M3;
         let mut codes = vec![0u8; 32];
         codes[8..].fill(0x22);
         // 0x88 and 0x80 are zeros too.
@@ -279,22 +279,22 @@ mod tests {
         check(Nvfp4, [2, 32], &codes, e4m3, &[0xff, 0x38, 0x38, 0x38], (1, 0));
         check(Nvfp4, [2, 32], &codes, e4m3, &[0xb8, 0x80, 0x38, 0x00], (1, 0));
         check(Nvfp4, [2, 32], &codes, e4m3, &[0x7f, 0x7f, 0x38, 0xb8], (1, 2));
-        check(Mxfp4, [2, 32], &codes, DType::U8, &[0xfe, 0x7f], (0, 0));
-        check(Mxfp4, [2, 32], &[0; 32], DType::U8, &[0xff, 0x7f], (0, 1));
+        check(Mxfp4, [2, 32], &codes, Dtype::U8, &[0xfe, 0x7f], (0, 0));
+        check(Mxfp4, [2, 32], &[0; 32], Dtype::U8, &[0xff, 0x7f], (0, 1));
         let zero = [0x88u8; 16];
-        check(Int4Group32, [1, 32], &zero, DType::Bf16, &0x7fc0u16.to_le_bytes(), (1, 0));
-        check(Int4Group32, [1, 32], &zero, DType::Bf16, &0xbf80u16.to_le_bytes(), (1, 0));
-        check(Int4Group32, [1, 32], &[0x98; 16], DType::Bf16, &0x7f80u16.to_le_bytes(), (0, 1));
-        check(Fp8Tensor, [1, 2], &[0, 0x80], DType::F32, &f32::NAN.to_le_bytes(), (1, 0));
-        check(Fp8Tensor, [1, 2], &[0, 1], DType::F32, &f32::NAN.to_le_bytes(), (0, 1));
-        check(Fp8Tensor, [1, 2], &[0, 0x7f], DType::F32, &0f32.to_le_bytes(), (0, 1));
-        check(Fp8Tensor, [1, 2], &[0, 0x7e], DType::F32, &0f32.to_le_bytes(), (0, 0));
-        check(Fp8Row, [2, 1], &[0, 1], DType::Bf16, &[0x80, 0xbf, 0x80, 0x3f], (1, 0));
-        check(Fp8Row, [2, 1], &[0, 1], DType::F16, &[0x00, 0xbc, 0x00, 0x3c], (1, 0));
-        check(Fp8Row, [2, 1], &[0, 1], DType::F16, &[0x00, 0x3c, 0x00, 0x7c], (0, 1));
-        check(Fp8Row, [2, 1], &[0, 1], DType::F8E8M0, &[0xff, 0x7f], (1, 0));
-        check(Fp8Row, [2, 1], &[0, 1], DType::F8E8M0, &[0x7f, 0xff], (0, 1));
-        check(Int4Group32, [1, 32], &zero, DType::F16, &0x7e00u16.to_le_bytes(), (1, 0));
+        check(Int4Group32, [1, 32], &zero, Dtype::BF16, &0x7fc0u16.to_le_bytes(), (1, 0));
+        check(Int4Group32, [1, 32], &zero, Dtype::BF16, &0xbf80u16.to_le_bytes(), (1, 0));
+        check(Int4Group32, [1, 32], &[0x98; 16], Dtype::BF16, &0x7f80u16.to_le_bytes(), (0, 1));
+        check(Fp8Tensor, [1, 2], &[0, 0x80], Dtype::F32, &f32::NAN.to_le_bytes(), (1, 0));
+        check(Fp8Tensor, [1, 2], &[0, 1], Dtype::F32, &f32::NAN.to_le_bytes(), (0, 1));
+        check(Fp8Tensor, [1, 2], &[0, 0x7f], Dtype::F32, &0f32.to_le_bytes(), (0, 1));
+        check(Fp8Tensor, [1, 2], &[0, 0x7e], Dtype::F32, &0f32.to_le_bytes(), (0, 0));
+        check(Fp8Row, [2, 1], &[0, 1], Dtype::BF16, &[0x80, 0xbf, 0x80, 0x3f], (1, 0));
+        check(Fp8Row, [2, 1], &[0, 1], Dtype::F16, &[0x00, 0xbc, 0x00, 0x3c], (1, 0));
+        check(Fp8Row, [2, 1], &[0, 1], Dtype::F16, &[0x00, 0x3c, 0x00, 0x7c], (0, 1));
+        check(Fp8Row, [2, 1], &[0, 1], Dtype::F8_E8M0, &[0xff, 0x7f], (1, 0));
+        check(Fp8Row, [2, 1], &[0, 1], Dtype::F8_E8M0, &[0x7f, 0xff], (0, 1));
+        check(Int4Group32, [1, 32], &zero, Dtype::F16, &0x7e00u16.to_le_bytes(), (1, 0));
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         scales[299 * 4 + 2] = 0xb0;
         let dims = [300, 4];
         let codes = vec![0x11; 300 * 32];
-        let view = TensorView { dtype: DType::F8E4M3, shape: &dims, bytes: &scales };
+        let view = TensorView { dtype: Dtype::F8_E4M3, shape: &dims, bytes: &scales };
         let matrix =
             PackedMatrix::new(PackedFormat::Nvfp4, shape, &codes, view, TensorScale::Multiply(0.1)).unwrap();
         let fault = check_scales(&matrix).first_fault.unwrap();
@@ -315,7 +315,7 @@ mod tests {
     fn the_range_counts_zeros_and_the_ends() {
         let scales = [0x00, 0x7e, 0x01, 0x38];
         let dims = [1, 4];
-        let view = TensorView { dtype: DType::F8E4M3, shape: &dims, bytes: &scales };
+        let view = TensorView { dtype: Dtype::F8_E4M3, shape: &dims, bytes: &scales };
         let codes = [0u8; 32];
         let matrix =
             PackedMatrix::new(PackedFormat::Nvfp4, [1, 64], &codes, view, TensorScale::Multiply(0.1))

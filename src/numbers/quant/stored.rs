@@ -22,10 +22,10 @@ impl<'a> StoredMatrix<'a> {
     }
 
     /// Name of the format, for reports and errors: a dtype, or `nvfp4`, `mxfp4`, `int4-g32`, `fp8`.
-    pub fn format_name(&self) -> &'static str {
+    pub fn format_name(&self) -> String {
         match self {
-            StoredMatrix::Plain(view) => view.dtype.name(),
-            StoredMatrix::Packed(packed) => packed.format.name(),
+            StoredMatrix::Plain(view) => view.dtype.to_string(),
+            StoredMatrix::Packed(packed) => packed.format.name().into(),
         }
     }
 

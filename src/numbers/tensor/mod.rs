@@ -3,5 +3,5 @@
 mod dtype;
 mod view;
 
-pub use dtype::DType;
+pub use dtype::{Dtype, ElementType};
 pub use view::TensorView;

@@ -1,6 +1,6 @@
 //! A borrowed tensor: bytes with a dtype and a shape.
 
-use super::DType;
+use super::{Dtype, ElementType};
 
 /// Borrowed row-major tensor in host memory. Bytes are little-endian and may be unaligned.
 ///
@@ -8,7 +8,7 @@ use super::DType;
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
     /// Type of the elements.
-    pub dtype: DType,
+    pub dtype: Dtype,
     /// Dimensions, outermost first.
     pub shape: &'a [usize],
     /// Elements, row-major, little-endian.
@@ -28,7 +28,7 @@ impl<'a> TensorView<'a> {
 
     /// Every element as f32, exactly (BF16 and F16 widen without loss). Empty for dtypes that are not floats.
     pub fn to_f32(&self) -> Vec<f32> {
-        let size = self.dtype.size().filter(|_| self.dtype.is_float());
+        let size = self.dtype.element_bytes().filter(|_| self.dtype.is_float());
         let Some(size) = size else { return Vec::new() };
         let mut values = vec![0.0; self.bytes.len() / size];
         self.read_f32(0, &mut values);
@@ -42,12 +42,12 @@ impl<'a> TensorView<'a> {
         assert!(self.dtype.is_float(), "a tensor of {} holds no floats", self.dtype);
         let elements = first..first + out.len();
         match self.dtype {
-            DType::F16 => {
+            Dtype::F16 => {
                 let halves = &self.bytes.as_chunks::<2>().0[elements];
                 let widen = |b: &[u8; 2]| half::f16::from_le_bytes(*b).to_f32();
                 out.iter_mut().zip(halves).for_each(|(value, b)| *value = widen(b));
             }
-            DType::Bf16 => {
+            Dtype::BF16 => {
                 let halves = &self.bytes.as_chunks::<2>().0[elements];
                 // A shift, which the compiler vectorises; `half` has a branch for NaN.
                 let widen = |b: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
@@ -63,10 +63,10 @@ impl<'a> TensorView<'a> {
     /// Every element of an I32 or I64 tensor. Empty for other dtypes.
     pub fn to_i64s(&self) -> Vec<i64> {
         match self.dtype {
-            DType::I32 => {
+            Dtype::I32 => {
                 self.bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect()
             }
-            DType::I64 => self.bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
+            Dtype::I64 => self.bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
             _ => Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::HostOps;
 use crate::GqaShape;
-use crate::{BlockId, CacheDType, CacheShape, KvSlot, OpError, Segment, expect};
+use crate::{BlockId, CacheDtype, CacheShape, KvSlot, OpError, Segment, expect};
 
 /// Keys and values of all positions: per slot the keys of all heads, rotated, then the values.
 pub(super) struct GqaCache {
@@ -27,7 +27,7 @@ impl GqaCache {
     /// Bytes of a cache of `shape.num_blocks` blocks: f32 for f32, 2 bytes a value for any other type.
     pub(super) fn needs(gqa: &GqaShape, shape: &CacheShape) -> u64 {
         let values = (shape.num_blocks * shape.block_size * gqa.cached_dim()) as u64;
-        values * if shape.dtype == CacheDType::F32 { 4 } else { 2 }
+        values * if shape.dtype == CacheDtype::F32 { 4 } else { 2 }
     }
 
     pub(super) fn allocate(gqa: &GqaShape, shape: &CacheShape) -> Result<Self, OpError> {
@@ -36,7 +36,7 @@ impl GqaCache {
         let refused = || OpError::OutOfMemory { what: "draft cache", bytes };
         let values =
             num_slots.checked_mul(gqa.cached_dim()).filter(|n| *n <= MAX_VALUES).ok_or_else(refused)?;
-        let rows = if shape.dtype == CacheDType::F32 {
+        let rows = if shape.dtype == CacheDtype::F32 {
             let mut rows = Vec::new();
             rows.try_reserve_exact(values).map_err(|_| refused())?;
             rows.resize(values, 0.0);

@@ -9,11 +9,11 @@ use std::ops::Range;
 use super::{Gelu, HostOps};
 use crate::expect;
 use crate::{
-    AttentionForm, CacheDType, CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
+    AttentionForm, CacheDtype, CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
     Preferences, RouterShape, Segment, peak,
 };
 use perigee_numbers::quant::StoredMatrix;
-use perigee_numbers::tensor::TensorView;
+use perigee_numbers::tensor::{ElementType, TensorView};
 
 /// The reference backend. Holds no state besides the trait's buffers.
 #[derive(Debug, Default)]
@@ -141,7 +141,7 @@ fn silu(x: f32) -> f32 {
 fn widen(op: &'static str, view: &TensorView<'_>) -> Result<Vec<f32>, OpError> {
     match view.dtype {
         dtype if dtype.is_float() => Ok(view.to_f32()),
-        dtype => Err(OpError::UnsupportedDType { op, dtype: dtype.to_string(), backend: "reference" }),
+        dtype => Err(OpError::UnsupportedDtype { op, dtype: dtype.to_string(), backend: "reference" }),
     }
 }
 
@@ -484,7 +484,7 @@ impl HostOps for ReferenceBackend {
             stored[c..].copy_from_slice(&rope_key);
             // The other dtypes trade memory for precision; FP8 is a format, whose rounding is part
             // of its specification.
-            if let CacheDType::Fp8(format) = dtype {
+            if let CacheDtype::Fp8(format) = dtype {
                 format.round(stored, c, exponent);
             }
         }

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::{FfnUnits, MlaShape, ModelShape, OpError};
 use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
-use perigee_numbers::tensor::{DType, TensorView};
+use perigee_numbers::tensor::{Dtype, TensorView};
 
 /// One of `world` ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,11 +75,11 @@ pub struct Part<'a> {
 }
 
 enum Kind<'a> {
-    Plain(DType),
+    Plain(Dtype),
     Packed {
         format: PackedFormat,
         scales: Cow<'a, [u8]>,
-        dtype: DType,
+        dtype: Dtype,
         shape: Vec<usize>,
         tensor: TensorScale,
     },
@@ -260,20 +260,20 @@ mod tests {
         let (out, in_features) = (256, 256);
         let codes: Vec<u8> = (0..out * in_features).map(|i| (i * 7 % 120) as u8).collect();
         let formats = [
-            (PackedFormat::Nvfp4, DType::F8E4M3, 1),
-            (PackedFormat::Mxfp4, DType::U8, 1),
-            (PackedFormat::Int4Group32, DType::Bf16, 2),
-            (PackedFormat::Fp8Block, DType::F32, 4),
-            (PackedFormat::Fp8Row, DType::F32, 4),
-            (PackedFormat::Fp8Tensor, DType::F32, 4),
+            (PackedFormat::Nvfp4, Dtype::F8_E4M3, 1),
+            (PackedFormat::Mxfp4, Dtype::U8, 1),
+            (PackedFormat::Int4Group32, Dtype::BF16, 2),
+            (PackedFormat::Fp8Block, Dtype::F32, 4),
+            (PackedFormat::Fp8Row, Dtype::F32, 4),
+            (PackedFormat::Fp8Tensor, Dtype::F32, 4),
         ];
         for (format, dtype, size) in formats {
             let shape = format.scale_shape([out, in_features]);
             let num_scales = shape.iter().product::<usize>();
             let scales: Vec<u8> = (0..num_scales)
                 .flat_map(|i| match (dtype, i) {
-                    (DType::F32, i) => (1.0 + i as f32).to_le_bytes().to_vec(),
-                    (DType::Bf16, i) => half::bf16::from_f32(1.0 + (i % 100) as f32).to_le_bytes().to_vec(),
+                    (Dtype::F32, i) => (1.0 + i as f32).to_le_bytes().to_vec(),
+                    (Dtype::BF16, i) => half::bf16::from_f32(1.0 + (i % 100) as f32).to_le_bytes().to_vec(),
                     (_, i) => vec![100 + (i % 20) as u8],
                 })
                 .collect();
@@ -307,7 +307,7 @@ mod tests {
             format,
             shape: [2, 32],
             codes: &[0; 32],
-            scales: TensorView { dtype: DType::F8E4M3, shape: &[2, 2], bytes: &[0; 4] },
+            scales: TensorView { dtype: Dtype::F8_E4M3, shape: &[2, 2], bytes: &[0; 4] },
             tensor_scale: TensorScale::None,
         };
         let error = cols("load_matrix", &packed.into(), 0..8).err().unwrap().to_string();
