@@ -1,22 +1,25 @@
-// all_reduce_one_shot, all_reduce_two_shot: hidden += sum over ranks of their partial rows, then normed = norm(hidden); with _bf16 what
-// crosses between ranks is rounded to bf16: the parts, and then their sum.
+// all_reduce_{push,pull}_{one,two}_shot: hidden += sum over ranks of their partial rows, then normed = norm(hidden); with _bf16 what
+// crosses between ranks is rounded to bf16: the parts, and then their sum. Pushed, it is stored in the memory of who reads it; pulled, in
+// that of who gives it, and read across.
 // Source:  Megatron-LM, arXiv 1909.08053, section 3 (where the sums are); reduce-scatter and all-gather: Thakur, Rabenseifner, Gropp,
 //          "Optimization of Collective Communication Operations in MPICH", 2005; norm as in rms_norm.cu.
 //          Twin: src/cuda/kernels/all_reduce.rs.
 // Spec:    the sums over ranks in ops/backend.rs; host/ranks/exchange.rs `sum`.
 // Legend:  T rows (tokens), D hidden size, n ranks, C rows of an area.
 // Shapes:  partial, hidden, normed [T, D] f32; gain [D] f32. Areas: one-shot [2, n, C, D] f32; two-shot [2, n, C/n, D] f32 for parts, then
-//          [2, C, D] f32 for sums.
+//          [2, C, D] f32 for sums. Pulled: [2, C, D] f32 for parts and as many for sums, and [n, C] pairs of words as flags.
 // Traffic: bytes that come in for a row: one-shot 4*D*(n-1); two-shot 8*D*(n-1)/n; in bf16 half of it. Beside them 16*T*D of memory, and twice what comes in.
 // Floor:   D=7168, n=4: T=1 one-shot 86 KB -> 1.6 us at 53 GB/s (PCIe 5), 0.2 us at 370 GB/s, and the latency of a store to a peer;
-//          T=64 two-shot 2.75 MB -> 52 us, 7.4 us.
+//          T=64 two-shot 2.75 MB -> 52 us, 7.4 us. A pulled row comes in after a store and a load have crossed, a pushed one after a
+//          store; some switches of PCIe carry stores to several devices at a twentieth of the rate of loads.
 // Grid:    blocks of 256 threads, each with every so manieth row, no more than are resident at once: blocks wait for those of other
 //          ranks. A thread puts, takes and normalises the same columns of a row, so that nothing but the norm needs a barrier.
-// Order:   sums begin with +0 and go by rank, whichever rank computes them: all ranks, both kernels and any number of rows give the
+// Order:   sums begin with +0 and go by rank, whichever rank computes them: all ranks, all kernels and any number of rows give the
 //          same bits. In bf16 every rank rounds its own part too, and who keeps a sum rounds it as who gets it.
 // Reuse:   a place is emptied by who has read it. The next but one sum of the same kind uses it again: a peer is there when it has
 //          seen this rank in the next sum, which this rank begins after the emptying launch. Thread 0 of a block passes that order on,
-//          with a fence in front of what it puts and one behind what it took.
+//          with a fence in front of what it puts and one behind what it took. A pulled row is overwritten by the next but one sum,
+//          with the same reason: who gives in a sum has read all of the sum before.
 // Tried:   not measured on a device; runs on 2, 4 and 8 emulated ones.
 
 #include "peer.cuh"
@@ -31,6 +34,7 @@ struct AllReduceParams {
     bf16* rounded;         // [T, D], normed in bf16, or null
     u64 parts;             // offset in an area of the parts, or of the whole rows of the one-shot kernel
     u64 sums;              // offset of the sums
+    u64 flags;             // offset of the flags of what is pulled
     int num_rows;          // T, at most C
     int columns;           // D, a multiple of 8, at most 8192
     int capacity;          // C, a multiple of n
@@ -226,7 +230,7 @@ __device__ __forceinline__ void finish(
 }
 
 template <bool NARROW>
-__device__ __forceinline__ void one_shot(const AllReduceParams& params) {
+__device__ __forceinline__ void push_one_shot(const AllReduceParams& params) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
     const Exchange exchange = begin_exchange(link);
@@ -255,7 +259,7 @@ __device__ __forceinline__ void one_shot(const AllReduceParams& params) {
 
 // Row t is summed by rank t % n, as its row t / n.
 template <bool NARROW>
-__device__ __forceinline__ void two_shot(const AllReduceParams& params) {
+__device__ __forceinline__ void push_two_shot(const AllReduceParams& params) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     const Link& link = params.link;
     const int world = static_cast<int>(link.world);
@@ -310,6 +314,192 @@ __device__ __forceinline__ void two_shot(const AllReduceParams& params) {
     end_exchange(link, exchange);
 }
 
+// The low word of a flag that a rank has put; the other one is the number of the exchange, plus 1.
+constexpr u32 RAISED = 1;
+
+__device__ __forceinline__ u8* flag(const AllReduceParams& params, u32 there, u32 source, int row) {
+    return params.link.areas[there] + params.flags + 8 * static_cast<u64>(source * params.capacity + row);
+}
+
+// Words that are offered in a rank's own memory, and fetched there: a flag and fences order them.
+template <bool NARROW>
+__device__ __forceinline__ void keep_words(u8* to, const Words<NARROW>& words) {
+    uint4* parts = reinterpret_cast<uint4*>(to);
+    parts[0] = words.part[0];
+    if constexpr (!NARROW) {
+        parts[1] = words.part[1];
+    }
+}
+
+template <bool NARROW>
+__device__ __forceinline__ Words<NARROW> fetch(const u8* from) {
+    const uint4* parts = reinterpret_cast<const uint4*>(from);
+    Words<NARROW> words;
+    words.part[0] = parts[0];
+    if constexpr (!NARROW) {
+        words.part[1] = parts[1];
+    }
+    return words;
+}
+
+// Puts this rank's part of a row into its own area.
+template <bool NARROW>
+__device__ __forceinline__ void offer(const AllReduceParams& params, i64 first, int row) {
+    u8* here = place(params, params.link.rank, params.parts, first + row);
+    for_columns(params, [&](int, int column) {
+        float values[NORM_VALUES];
+        load8(values, params.partial + static_cast<i64>(row) * params.columns + column);
+        keep_words<NARROW>(here + column * VALUE_BYTES<NARROW>, words_of<NARROW>(values));
+    });
+}
+
+// What the block has put before is there for who reads the flags that `raise` puts.
+template <typename Raise>
+__device__ __forceinline__ void raise_flags(const Raise& raise) {
+    __syncwarp();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        system_fence();
+        raise();
+    }
+}
+
+// Waits until the ranks that `gives` says have put the row. A peer can be one exchange ahead, and no further.
+template <typename Gives>
+__device__ __forceinline__ void await_row(const AllReduceParams& params, int row, u32 epoch, const Gives& gives) {
+    const Link& link = params.link;
+    const u32 source = threadIdx.x;
+    if (source < link.world && source != link.rank && gives(source)) {
+        const u8* here = flag(params, link.rank, source, row);
+        Wait wait;
+        for (;;) {
+            const u64 pair = look_pair(here);
+            if (static_cast<u32>(pair) == RAISED && static_cast<u32>(pair >> 32) - (epoch + 1) <= 1) {
+                break;
+            }
+            if (!wait.goes_on(link, params.operation, source, epoch)) {
+                break;
+            }
+        }
+        system_fence();
+    }
+    __syncwarp();
+    __syncthreads();
+}
+
+// sums = the values of all ranks in order, this one's from `partial`, the others' from their areas. Two ranks' are on their way at once.
+template <bool NARROW>
+__device__ __forceinline__ void pull(const AllReduceParams& params, Values& sums, i64 first, int row) {
+    const Link& link = params.link;
+#pragma unroll 1
+    for (u32 pair = 0; pair < link.world; pair += 2) {
+        Words<NARROW> words[2][NORM_STEPS];
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const u32 rank = pair + i;
+            if (rank == link.rank) {
+                for_columns(params, [&](int step, int column) {
+                    float own[NORM_VALUES];
+                    load8(own, params.partial + static_cast<i64>(row) * params.columns + column);
+                    words[i][step] = words_of<NARROW>(own);
+                });
+            } else if (rank < link.world) {
+                const u8* there = place(params, rank, params.parts, first + row);
+                for_columns(params, [&](int step, int column) {
+                    words[i][step] = fetch<NARROW>(there + column * VALUE_BYTES<NARROW>);
+                });
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            if (pair + i < link.world) {
+                for_columns(params, [&](int step, int) { add<NARROW>(sums[step], words[i][step]); });
+            }
+        }
+    }
+    for_columns(params, [&](int step, int) { round<NARROW>(sums[step]); });
+}
+
+template <bool NARROW>
+__device__ __forceinline__ void pull_one_shot(const AllReduceParams& params) {
+    __shared__ float warp_sums[NORM_THREADS / 32];
+    const Link& link = params.link;
+    const Exchange exchange = begin_exchange(link);
+    const u32 epoch = exchange.epoch;
+    const i64 first = static_cast<i64>(epoch % 2) * params.capacity;
+    for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
+        offer<NARROW>(params, first, row);
+    }
+    raise_flags([&] {
+        for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
+            for (u32 step = 1; step < link.world; ++step) {
+                put_pair(flag(params, (link.rank + step) % link.world, link.rank, row), RAISED, epoch + 1);
+            }
+        }
+    });
+    for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
+        await_row(params, row, epoch, [](u32) { return true; });
+        Values sums = {};
+        pull<NARROW>(params, sums, first, row);
+        finish(params, sums, row, warp_sums);
+    }
+    end_exchange(link, exchange);
+}
+
+// Row t is summed by rank t % n.
+template <bool NARROW>
+__device__ __forceinline__ void pull_two_shot(const AllReduceParams& params) {
+    __shared__ float warp_sums[NORM_THREADS / 32];
+    const Link& link = params.link;
+    const Exchange exchange = begin_exchange(link);
+    const u32 epoch = exchange.epoch;
+    const i64 first = static_cast<i64>(epoch % 2) * params.capacity;
+    const auto owner = [&](int row) { return static_cast<u32>(row) % link.world; };
+    for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
+        if (owner(row) != link.rank) {
+            offer<NARROW>(params, first, row);
+        }
+    }
+    raise_flags([&] {
+        for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
+            if (owner(row) != link.rank) {
+                put_pair(flag(params, owner(row), link.rank, row), RAISED, epoch + 1);
+            }
+        }
+    });
+    for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
+        if (owner(row) != link.rank) {
+            continue;
+        }
+        await_row(params, row, epoch, [](u32) { return true; });
+        Values sums = {};
+        pull<NARROW>(params, sums, first, row);
+        u8* here = place(params, link.rank, params.sums, first + row);
+        for_columns(params, [&](int step, int column) {
+            keep_words<NARROW>(here + column * VALUE_BYTES<NARROW>, words_of<NARROW>(sums[step]));
+        });
+        raise_flags([&] {
+            for (u32 step = 1; step < link.world; ++step) {
+                put_pair(flag(params, (link.rank + step) % link.world, link.rank, row), RAISED, epoch + 1);
+            }
+        });
+        finish(params, sums, row, warp_sums);
+    }
+    for (int row = blockIdx.x; row < params.num_rows; row += gridDim.x) {
+        if (owner(row) == link.rank) {
+            continue;
+        }
+        await_row(params, row, epoch, [&](u32 source) { return source == owner(row); });
+        const u8* there = place(params, owner(row), params.sums, first + row);
+        Words<NARROW> words[NORM_STEPS];
+        for_columns(params, [&](int step, int column) { words[step] = fetch<NARROW>(there + column * VALUE_BYTES<NARROW>); });
+        Values sums = {};
+        for_columns(params, [&](int step, int) { add<NARROW>(sums[step], words[step]); });
+        finish(params, sums, row, warp_sums);
+    }
+    end_exchange(link, exchange);
+}
+
 #define KERNEL(name, body)                                                            \
     extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1)                     \
     name(const __grid_constant__ AllReduceParams params) {                            \
@@ -317,7 +507,11 @@ __device__ __forceinline__ void two_shot(const AllReduceParams& params) {
         body(params);                                                                 \
     }
 
-KERNEL(all_reduce_one_shot, one_shot<false>)
-KERNEL(all_reduce_two_shot, two_shot<false>)
-KERNEL(all_reduce_one_shot_bf16, one_shot<true>)
-KERNEL(all_reduce_two_shot_bf16, two_shot<true>)
+KERNEL(all_reduce_push_one_shot, push_one_shot<false>)
+KERNEL(all_reduce_push_two_shot, push_two_shot<false>)
+KERNEL(all_reduce_pull_one_shot, pull_one_shot<false>)
+KERNEL(all_reduce_pull_two_shot, pull_two_shot<false>)
+KERNEL(all_reduce_push_one_shot_bf16, push_one_shot<true>)
+KERNEL(all_reduce_push_two_shot_bf16, push_two_shot<true>)
+KERNEL(all_reduce_pull_one_shot_bf16, pull_one_shot<true>)
+KERNEL(all_reduce_pull_two_shot_bf16, pull_two_shot<true>)

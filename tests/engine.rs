@@ -82,6 +82,7 @@ pub(crate) fn options() -> EngineOptions {
         launch_times: None,
         memory_utilization: 1.0,
         parallelism: Parallelism::default_of(1),
+        divides_if_small: None,
         wire: Default::default(),
         speculation: perigee_decoding::speculation::Config::off(),
     }

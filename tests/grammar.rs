@@ -47,6 +47,7 @@ fn nano() -> Nano {
         launch_times: None,
         memory_utilization: 1.0,
         parallelism: Parallelism::default_of(1),
+        divides_if_small: None,
         wire: Default::default(),
         speculation: perigee_decoding::speculation::Config::off(),
     };

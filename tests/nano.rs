@@ -210,6 +210,7 @@ fn sampled_replies(
         launch_times: None,
         memory_utilization: 1.0,
         parallelism: Parallelism::default_of(1),
+        divides_if_small: None,
         wire: Default::default(),
         speculation,
     };

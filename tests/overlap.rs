@@ -81,6 +81,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         launch_times: None,
         memory_utilization: 1.0,
         parallelism: Parallelism::default_of(1),
+        divides_if_small: None,
         wire: Default::default(),
         speculation: perigee_decoding::speculation::Config::off(),
     }

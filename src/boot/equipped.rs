@@ -6,8 +6,8 @@ use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_cuda::{CudaBackend, Driver};
 use perigee_model::{ExpertOrder, Uploads};
 use perigee_numbers::threads::UploadMeter;
-use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
+use perigee_ops::host::{Group, Rank};
 use perigee_ops::{Activations, Backend, CacheDtype, OpError, Parallelism};
 
 /// A backend, and how an engine feeds it.
@@ -63,6 +63,13 @@ impl Equipped<Group<CpuBackend>> {
     }
 }
 
+impl<B: Rank> Equipped<Group<B>> {
+    /// The same ranks with the model shared otherwise, before anything is loaded.
+    pub(super) fn sharing(self, parallelism: Parallelism) -> Self {
+        Self { backend: self.backend.sharing(parallelism), ..self }
+    }
+}
+
 /// Element type of the cache if the settings name none.
 fn cache_dtype_beside(activations: Activations) -> CacheDtype {
     match activations {
@@ -76,13 +83,15 @@ pub struct EquippedGpus<D: Driver> {
     pub(super) backends: Vec<CudaBackend<D>>,
     /// Bytes of the memory of all devices; 0: nobody asked.
     pub(super) memory_bytes: u64,
+    /// Whether each reads the memory of the others.
+    pub(super) reach_each_other: bool,
     pub(super) uploads: Uploads,
 }
 
 impl<D: Driver> EquippedGpus<D> {
     /// Only the backends, in the order of the ranks.
     pub fn new(backends: Vec<CudaBackend<D>>) -> Self {
-        Self { backends, memory_bytes: 0, uploads: Uploads::default() }
+        Self { backends, memory_bytes: 0, reach_each_other: true, uploads: Uploads::default() }
     }
 
     /// The only GPU. Errors: there are several.

@@ -32,6 +32,16 @@ const PRODUCTS: [&Kernel; 4] = [
     &kernels::wgmma_swiglu::KERNEL,
 ];
 
+/// Opened devices, in the order of the ranks.
+pub(super) struct OpenGpus {
+    /// A backend each.
+    pub(super) backends: Vec<CudaBackend<Hardware>>,
+    /// By which names and addresses the devices are known.
+    pub(super) watched: Vec<WatchedGpu>,
+    /// Whether each reads the memory of the others.
+    pub(super) reach_each_other: bool,
+}
+
 /// A GPU that the engine will run on, or several that share a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
@@ -233,8 +243,7 @@ impl Gpu {
 
     /// Opens the devices with every kernel loaded, and the measured variants of `ops`; those that were never measured are
     /// tuned now on the first device, within `kernels.tune_seconds`, for all. From here on no kernel is compiled. `tuning` is called
-    /// with the number of ops done and of all. Launches of the first device are measured for `times`, if there are any. Returns the
-    /// backends, and by which names and addresses the devices are known, in the order of the ranks.
+    /// with the number of ops done and of all. Launches of the first device are measured for `times`, if there are any.
     pub(super) fn open(
         &self,
         ops: &[TunedOp],
@@ -242,7 +251,7 @@ impl Gpu {
         meter: &Arc<UploadMeter>,
         times: Option<Arc<LaunchTimes>>,
         metrics: &Metrics,
-    ) -> Result<(Vec<CudaBackend<Hardware>>, Vec<WatchedGpu>), GpuError> {
+    ) -> Result<OpenGpus, GpuError> {
         let begun = Instant::now();
         let cache = self.kernels()?;
         let through_host = self.through_host(&cache)?;
@@ -323,7 +332,7 @@ impl Gpu {
             seconds = format!("{:.3}", begun.elapsed().as_secs_f64()),
             "GPU opened"
         );
-        Ok((backends, watched))
+        Ok(OpenGpus { backends, watched, reach_each_other: !through_host })
     }
 
     /// Whether devices exchange values in the host's memory: as the operator says, or where a link between them fails. Errors: a link

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 pub struct ParallelConfig {
     /// Ranks that the cached tokens of a sequence are divided among: as many as device.ranks = each rank has a part of every block,
     /// which leaves room for as many times more tokens and costs an exchange a layer; 1 = every rank has all of them and
-    /// attends with its own heads alone. 0 = as many as device.ranks on the CPU, 1 on GPUs: there a part pays with long contexts, from
-    /// about 40,000 tokens of all running requests on (PCIe), or where the cache is too small.
+    /// attends with its own heads alone. 0 = as many as device.ranks on the CPU; on GPUs 1, or as many as device.ranks where the
+    /// room of one GPU does not hold one sequence of scheduler.max_model_len. Parts pay with long contexts, from about 40,000 tokens of
+    /// all running requests on (PCIe).
     pub context: usize,
     /// Groups of ranks that the routed experts are divided among, each expert as a whole in one group and cut over its ranks: as many as
     /// device.ranks = whole experts on single ranks, 1 = every expert cut over all ranks, so that each works as much as the
@@ -118,13 +119,22 @@ impl ParallelConfig {
         ranks > 1 && if self.context == 0 { !on_gpus } else { self.context > 1 }
     }
 
-    /// How so many ranks share a model, of GPUs or of the CPU.
-    pub fn resolve(&self, ranks: usize, on_gpus: bool) -> Parallelism {
-        let exchange = match self.attention_exchange {
+    fn exchanged(&self, on_gpus: bool) -> AttentionExchange {
+        match self.attention_exchange {
             AttentionExchangeChoice::Auto if on_gpus => AttentionExchange::Heads,
             AttentionExchangeChoice::Auto | AttentionExchangeChoice::Latents => AttentionExchange::Latents,
             AttentionExchangeChoice::Heads => AttentionExchange::Heads,
-        };
+        }
+    }
+
+    /// What GPUs exchange that divide the cached tokens only if there is no room for all of them on each; `None`: they do not.
+    pub fn divides_if_small(&self, ranks: usize, block_size: usize) -> Option<AttentionExchange> {
+        let may = ranks > 1 && self.context == 0 && block_size.is_multiple_of(ranks);
+        may.then(|| self.exchanged(true))
+    }
+
+    /// How so many ranks share a model, of GPUs or of the CPU.
+    pub fn resolve(&self, ranks: usize, on_gpus: bool) -> Parallelism {
         Parallelism {
             expert_groups: match self.expert {
                 0 if on_gpus => 1,
@@ -132,7 +142,7 @@ impl ParallelConfig {
                 groups => groups,
             },
             context: match self.splits_context(ranks, on_gpus) {
-                true => ContextSplit::Split(exchange),
+                true => ContextSplit::Split(self.exchanged(on_gpus)),
                 false => ContextSplit::Whole,
             },
         }

@@ -8,6 +8,7 @@ mod buffers;
 mod calibrate;
 mod draft;
 mod ffn;
+mod links;
 mod memory;
 mod mtp;
 mod rank;

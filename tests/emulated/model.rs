@@ -281,6 +281,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         launch_times: None,
         memory_utilization: 1.0,
         parallelism: Parallelism::default_of(1),
+        divides_if_small: None,
         wire: Default::default(),
         speculation: perigee_decoding::speculation::Config::off(),
     };

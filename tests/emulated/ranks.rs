@@ -10,7 +10,7 @@ use perigee::boot::engine::{
 use perigee::boot::equipped::{Equipped, EquippedGpus};
 use perigee::config::{self, Environment, FlagValue, LoadRequest};
 use perigee_cpu::{CpuBackend, CpuOptions};
-use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Shots, Wire};
+use perigee_cuda::kernels::all_reduce::{self, Layout, Link, LinkState, Operation, Rows, Variant, Wire};
 use perigee_cuda::{Arch, Buffer, CudaBackend, Program, Stream};
 use perigee_decoding::sampling::SamplingParams;
 use perigee_decoding::speculation;
@@ -112,11 +112,11 @@ impl Ranks {
         Sum { partial, hidden, rows, adds, normalises, wire }
     }
 
-    fn launch(&mut self, sum: &Sum, shots: Shots) {
+    fn launch(&mut self, sum: &Sum, variant: Variant) {
         let num_rows = sum.hidden.len() / self.columns;
         for ((stream, link), rows) in self.streams.iter_mut().zip(&self.links).zip(&sum.rows) {
-            let shots = (shots, sum.wire);
-            all_reduce::launch(stream, link, &self.layout, shots, Operation::Ffn, num_rows, rows).unwrap();
+            let variant = (variant, sum.wire);
+            all_reduce::launch(stream, link, &self.layout, variant, Operation::Ffn, num_rows, rows).unwrap();
         }
     }
 
@@ -181,7 +181,7 @@ impl Ranks {
     }
 }
 
-/// A row of sums of both kinds, one behind the other without a wait between, as many times as `rounds`.
+/// A row of sums of all variants, one behind the other without a wait between, as many times as `rounds`.
 fn run(world: usize, arch: Arch, seed: Option<u64>, races: bool, columns: usize, sizes: &[usize]) -> bool {
     let Some(mut ranks) = Ranks::new(world, arch, seed, columns, 24) else { return false };
     ranks.set_options(races, seed.is_some_and(|seed| seed % 2 == 1));
@@ -190,14 +190,14 @@ fn run(world: usize, arch: Arch, seed: Option<u64>, races: bool, columns: usize,
     let sums: Vec<_> = (0..)
         .zip(sizes)
         .map(|(at, num_rows)| {
-            let shots = if rng.bool() { Shots::One } else { Shots::Two };
+            let variant = Variant::ALL[rng.usize(0..Variant::ALL.len())];
             let sum = ranks.sum(&mut rng, *num_rows, at % 3 != 0, at % 4 != 3);
             let about =
-                format!("{arch}, {world} ranks, seed {seed:?}, sum {at} of {num_rows} rows, {shots:?}");
-            (sum, shots, about)
+                format!("{arch}, {world} ranks, seed {seed:?}, sum {at} of {num_rows} rows, {variant:?}");
+            (sum, variant, about)
         })
         .collect();
-    sums.iter().for_each(|(sum, shots, _)| ranks.launch(sum, *shots));
+    sums.iter().for_each(|(sum, variant, _)| ranks.launch(sum, *variant));
     for (sum, _, about) in &sums {
         ranks.check(sum, about);
     }
@@ -209,7 +209,7 @@ fn run(world: usize, arch: Arch, seed: Option<u64>, races: bool, columns: usize,
     true
 }
 
-/// Equal to the sum in the order of the ranks on all ranks, in both kinds, whoever is ahead and however late stores come.
+/// Equal to the sum in the order of the ranks on all ranks, in all variants, whoever is ahead and however late stores come.
 #[test]
 fn sums_go_by_rank_to_the_bit() {
     let mut seed = 0;
@@ -249,19 +249,37 @@ fn faults_of_the_protocol_are_found() {
     }
     const ALL_FOUR: &str =
         "while (words.x == EMPTY || words.y == EMPTY || words.z == EMPTY || words.w == EMPTY) {";
-    let plants: [(&str, &[(&str, &str)]); 5] = [
+    use Variant::{PullOneShot, PullTwoShot, PushOneShot, PushTwoShot};
+    const PUSHED: [Variant; 4] = [PushOneShot, PushOneShot, PushTwoShot, PushTwoShot];
+    const PULLED: [Variant; 4] = [PullOneShot, PullOneShot, PullTwoShot, PullTwoShot];
+    const FENCE: &str = "    if (threadIdx.x == 0) {\n        system_fence();\n        raise();";
+    type Plant<'a> = (&'a str, [Variant; 4], &'a [(&'a str, &'a str)]);
+    let plants: [Plant<'_>; 10] = [
         // A reader that takes what it finds without looking whether it has come.
-        ("does not wait", &[(ALL_FOUR, "while (false) {")]),
+        ("does not wait", PUSHED, &[(ALL_FOUR, "while (false) {")]),
         // The next but one sum finds what this one left.
-        ("places are not emptied", &[("    put(at, make_uint4(EMPTY, EMPTY, EMPTY, EMPTY));\n", "")]),
+        ("places are not emptied", PUSHED, &[("    put(at, make_uint4(EMPTY, EMPTY, EMPTY, EMPTY));\n", "")]),
         // A rank that is ahead overwrites what another one has not read.
-        ("one generation", &[("epoch % 2 *", "epoch % 1 *"), ("(epoch % 2)", "(epoch % 1)")]),
-        ("-0 is sent", &[("return bits == EMPTY ? 0 : bits;", "return bits;")]),
-        ("weak stores", &[("st.relaxed.sys.global.v4.u32", "st.global.v4.u32")]),
+        ("one generation", PUSHED, &[("epoch % 2 *", "epoch % 1 *"), ("(epoch % 2)", "(epoch % 1)")]),
+        ("-0 is sent", PUSHED, &[("return bits == EMPTY ? 0 : bits;", "return bits;")]),
+        ("weak stores", PUSHED, &[("st.relaxed.sys.global.v4.u32", "st.global.v4.u32")]),
+        ("does not wait for a flag", PULLED, &[("if (static_cast<u32>(pair) == RAISED &&", "if (true ||")]),
+        ("one generation of rows", PULLED, &[("(epoch % 2)", "(epoch % 1)")]),
+        ("a flag without a fence", PULLED, &[(FENCE, "    if (threadIdx.x == 0) {\n        raise();")]),
+        ("a flag of an earlier sum", PULLED, &[("- (epoch + 1) <= 1", "- (epoch + 1) <= 1 || true")]),
+        (
+            "a flag before the rows",
+            PULLED,
+            &[(
+                "    __syncwarp();\n    __syncthreads();\n    if (threadIdx.x == 0) {\n        system_fence();\n        raise",
+                "    if (threadIdx.x == 0) {\n        system_fence();\n        raise",
+            )],
+        ),
     ];
-    for (name, changes) in plants {
+    for (name, variants, changes) in plants {
         let found = (1..=12).any(|seed| {
-            let Some(mut ranks) = Ranks::new(3, Arch::Sm90a, Some(seed), 64, 24) else { return true };
+            // Threads of several warps have columns.
+            let Some(mut ranks) = Ranks::new(3, Arch::Sm90a, Some(seed), 512, 24) else { return true };
             let mut program = Program::new(&all_reduce::KERNEL, Arch::Sm90a).unwrap();
             for (right, wrong) in changes {
                 assert!(program.text.contains(right), "{name}: {right}");
@@ -274,7 +292,7 @@ fn faults_of_the_protocol_are_found() {
                 let sums: Vec<_> =
                     (0..8).map(|at| ranks.sum(&mut rng, [3, 5, 9][at % 3], true, true)).collect();
                 for (at, sum) in sums.iter().enumerate() {
-                    ranks.launch(sum, if at % 4 < 2 { Shots::One } else { Shots::Two });
+                    ranks.launch(sum, variants[at % 4]);
                 }
                 sums.iter().for_each(|sum| ranks.check(sum, name));
                 assert!(ranks.states().iter().all(|state| state.failed == 0), "{name}: a wait");
@@ -291,14 +309,22 @@ fn a_rank_that_does_not_come_is_named() {
     let Some(mut ranks) = Ranks::new(4, Arch::Sm90a, Some(3), 64, 24) else { return };
     let mut rng = fastrand::Rng::with_seed(1);
     let first = ranks.sum(&mut rng, 2, true, true);
-    ranks.launch(&first, Shots::One);
-    for shots in [Shots::One, Shots::Two, Shots::One] {
+    ranks.launch(&first, Variant::PushOneShot);
+    for variant in [Variant::PushOneShot, Variant::PushTwoShot, Variant::PullOneShot, Variant::PullTwoShot] {
         let sum = ranks.sum(&mut rng, 8, true, true);
         for rank in [0, 1, 3] {
             let (stream, link) = (&mut ranks.streams[rank], &ranks.links[rank]);
-            let shots = (shots, Wire::F32);
-            all_reduce::launch(stream, link, &ranks.layout, shots, Operation::Attention, 8, &sum.rows[rank])
-                .unwrap();
+            let variant = (variant, Wire::F32);
+            all_reduce::launch(
+                stream,
+                link,
+                &ranks.layout,
+                variant,
+                Operation::Attention,
+                8,
+                &sum.rows[rank],
+            )
+            .unwrap();
         }
     }
     ranks.check(&first, "before");
@@ -307,7 +333,7 @@ fn a_rank_that_does_not_come_is_named() {
             2 => assert_eq!((state.failed, state.epoch), (0, 1)),
             _ => assert_eq!(
                 (state.failed, state.peer, state.at, state.epoch),
-                (Operation::Attention as u32 + 1, 2, 1, 4),
+                (Operation::Attention as u32 + 1, 2, 1, 5),
                 "rank {rank}"
             ),
         }
@@ -634,6 +660,45 @@ fn the_memory_plan_is_what_devices_allocate() {
     }
 }
 
+/// Where a cache that is whole on each device has no room for the longest sequence, the devices divide it, unless they may not.
+#[test]
+fn devices_divide_a_cache_that_is_too_small_whole() {
+    let checkpoint = Checkpoint::open(&golden_folder("kimi")).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let start = |cache_bytes: u64, divides_if_small| {
+        let drivers = TestDriver::several(2, Arch::Sm90a, None)?;
+        let backends = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::F32).unwrap());
+        let mut options = options();
+        (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (1, 16);
+        (options.scheduler.max_model_len, options.block_size) = (64, 8);
+        (options.num_blocks, options.cache_bytes) = (if cache_bytes == 0 { 8 } else { 0 }, cache_bytes);
+        (options.parallelism, options.divides_if_small) = (WHOLE, divides_if_small);
+        let metrics = Arc::new(Metrics::new("golden", true));
+        let mut planned = None;
+        let mut note = |at| {
+            if let EngineProgress::Planned(plan) = at {
+                planned = Some((plan.cache_bytes, plan.num_blocks));
+            }
+        };
+        let gpus = EquippedGpus::new(backends.collect());
+        let started = start_on_gpus(gpus, &checkpoint, blueprint.clone(), &options, metrics, &mut note);
+        Some((started, planned))
+    };
+    let Some((whole, Some((bytes, blocks)))) = start(0, None) else { return };
+    finish(whole.unwrap());
+    // Room for three quarters of it.
+    let bytes = bytes / blocks as u64 * 6;
+    let refused = start(bytes, None).unwrap().0.map(drop).unwrap_err().to_string();
+    assert!(refused.contains("holds 48 tokens, less than one sequence"), "{refused}");
+    let (divided, planned) = start(bytes, Some(AttentionExchange::Heads)).unwrap();
+    let divided = divided.unwrap();
+    assert_eq!(planned, Some((bytes, 12)));
+    let params = SamplingParams { temperature: 0.0, max_tokens: 4, ..Default::default() };
+    let reply = runtime().block_on(run_all(&divided.handle, vec![request(&prompt(50, 1), params)])).remove(0);
+    assert_eq!(reply.tokens.len(), 4);
+    finish(divided);
+}
+
 /// An engine on devices of which one is lost at a random call, or whose exchanges stop at a random one: whatever it was doing, the start or
 /// the requests end, and so does the engine, with a reason. Returns the reason; `None`: all was over before.
 fn lose_a_device(seed: u64) -> Option<String> {
@@ -689,7 +754,7 @@ fn lose_a_device(seed: u64) -> Option<String> {
 fn stop_at<const EXCHANGES: u32>(program: &mut Program) {
     let begin = "    const Exchange exchange = begin_exchange(link);\n";
     let is_exchange = ["all_reduce", "exchange"].contains(&program.kernel.as_str());
-    assert_eq!(program.text.matches(begin).count(), if is_exchange { 2 } else { 0 }, "{}", program.kernel);
+    assert_eq!(program.text.contains(begin), is_exchange, "{}", program.kernel);
     let stop = format!("{begin}    if (exchange.epoch > {EXCHANGES}) {{\n        return;\n    }}\n");
     program.text = program.text.replace(begin, &stop);
 }

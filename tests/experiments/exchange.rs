@@ -1,6 +1,6 @@
 //! What an exchange between two ranks costs where no link lies between them: two streams of one device.
 
-use perigee_cuda::kernels::all_reduce::{self, Link, LinkState, MAX_RANKS, Operation, Rows, Shots, Wire};
+use perigee_cuda::kernels::all_reduce::{self, Link, LinkState, MAX_RANKS, Operation, Rows, Variant, Wire};
 use perigee_cuda::kernels::exchange::{self, Exchange, Layout};
 use perigee_cuda::kernels::mla_decode::RowEntry;
 use perigee_cuda::{Arch, Driver, Stream};
@@ -49,13 +49,17 @@ fn sums(drivers: Vec<TestDriver>) -> Option<String> {
         })
         .collect();
     let mut times = Vec::new();
-    for (shots, num_rows, wire) in [
-        (Shots::One, 1, Wire::F32),
-        (Shots::One, 8, Wire::F32),
-        (Shots::One, 16, Wire::F32),
-        (Shots::Two, 16, Wire::F32),
-        (Shots::Two, 64, Wire::F32),
-        (Shots::Two, 64, Wire::Bf16),
+    for (variant, num_rows, wire) in [
+        (Variant::PushOneShot, 1, Wire::F32),
+        (Variant::PushOneShot, 8, Wire::F32),
+        (Variant::PushOneShot, 16, Wire::F32),
+        (Variant::PushTwoShot, 16, Wire::F32),
+        (Variant::PushTwoShot, 64, Wire::F32),
+        (Variant::PushTwoShot, 64, Wire::Bf16),
+        (Variant::PullOneShot, 1, Wire::F32),
+        (Variant::PullOneShot, 16, Wire::F32),
+        (Variant::PullTwoShot, 16, Wire::F32),
+        (Variant::PullTwoShot, 64, Wire::F32),
     ] {
         // The other rank's sums wait on the device for those that are timed.
         for (rank, stream) in streams.iter_mut().enumerate().rev() {
@@ -64,7 +68,7 @@ fn sums(drivers: Vec<TestDriver>) -> Option<String> {
             }
             let (link, rows) = &ranks[rank];
             for _ in 0..rounds {
-                all_reduce::launch(stream, link, &layout, (shots, wire), Operation::Links, num_rows, rows)
+                all_reduce::launch(stream, link, &layout, (variant, wire), Operation::Links, num_rows, rows)
                     .unwrap();
             }
         }
@@ -76,7 +80,10 @@ fn sums(drivers: Vec<TestDriver>) -> Option<String> {
         assert!(sums.iter().all(|sum| *sum == 2.0));
         assert_eq!(stream.read::<LinkState>(link.state, 1).unwrap()[0].failed, 0);
     }
-    Some(format!("us by rows, one shot and two, the last in bf16: {}", times.join(", ")))
+    Some(format!(
+        "us by rows, pushed 1 8 16 in one shot, 16 64 in two, 64 in bf16, pulled 1 16 in one, 16 64 in two: {}",
+        times.join(", ")
+    ))
 }
 
 /// Microseconds of both exchanges of attention of a layer of Kimi K2, by rows of a pass, of heads and of latents.

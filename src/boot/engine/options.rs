@@ -17,7 +17,7 @@ use perigee_engine::scheduler;
 use perigee_model::Blueprint;
 use perigee_model::config::{Fp8Rope, Fp8Scale, KvDtype, LatentNormEps};
 use perigee_numbers::quant::CachedRowFormat;
-use perigee_ops::{Activations, CacheDtype, Parallelism};
+use perigee_ops::{Activations, AttentionExchange, CacheDtype, Parallelism};
 
 /// BF16 bytes of weights per token below which activations are f32 unless the operator says otherwise.
 const SMALL_MODEL_BYTES: usize = 32 << 20;
@@ -65,6 +65,9 @@ pub struct EngineOptions {
     pub memory_utilization: f64,
     /// How several GPUs share the model; ranks of the CPU have it in `backend`.
     pub parallelism: Parallelism,
+    /// What several GPUs exchange that divide the cache because, whole on each, it has no room for the longest sequence; `None`: they do
+    /// not.
+    pub divides_if_small: Option<AttentionExchange>,
     /// In which type sums cross between GPUs.
     pub wire: Wire,
     /// Batching limits.
@@ -134,6 +137,7 @@ impl EngineOptions {
             backend,
             memory_utilization: settings.device.memory_utilization,
             parallelism: settings.parallel.resolve(settings.device.ranks, true),
+            divides_if_small: settings.parallel.divides_if_small(settings.device.ranks, cache.block_size),
             wire: match settings.parallel.exchange {
                 ExchangeType::F32 => Wire::F32,
                 ExchangeType::Bf16 => Wire::Bf16,
@@ -173,6 +177,11 @@ impl EngineOptions {
     /// These options with another backend.
     pub(super) fn on(&self, backend: &BackendChoice) -> Self {
         Self { backend: backend.clone(), ..self.clone() }
+    }
+
+    /// These options with the model shared so.
+    pub(super) fn sharing(&self, parallelism: Parallelism) -> Self {
+        Self { parallelism, ..self.clone() }
     }
 }
 

@@ -7,8 +7,10 @@ use super::plan::{Layout, lay_out, no_room};
 use super::{BackendChoice, EngineError, EngineOptions, EngineProgress};
 use crate::boot::draft_source::DraftSource;
 use crate::boot::equipped::{Equipped, EquippedGpus};
+use crate::boot::gpu::OpenGpus;
 use crate::boot::gpu_watch;
 use crate::boot::kv_identity::kv_identity;
+use crate::boot::memory_plan::PlanError;
 use crate::boot::tuned_ops::tuned_ops;
 use perigee_cuda::{Driver, ExchangeTimes};
 use perigee_engine::kv_tiers::Tiers;
@@ -16,7 +18,7 @@ use perigee_engine::{EngineFacts, EngineHandle, MeasuredSteps, VisionFacts, meas
 use perigee_model::checkpoint::Checkpoint;
 use perigee_model::{Blueprint, ExpertOrder, Inventory, KvScales, Model, Tower, Uploads, Weights};
 use perigee_numbers::threads::UploadMeter;
-use perigee_ops::{Backend, CacheDtype};
+use perigee_ops::{Backend, CacheDtype, ContextSplit, Parallelism};
 use perigee_telemetry::Metrics;
 
 /// A started engine.
@@ -51,13 +53,14 @@ pub fn start_engine(
             let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint, ranks, groups);
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
             let meter = Arc::<UploadMeter>::default();
-            let (backends, watched) =
+            let OpenGpus { backends, watched, reach_each_other } =
                 gpu.open(&ops, tuning, &meter, options.launch_times.clone(), &metrics)?;
             // Tiles hold gate and up of an expert.
             let order = if gpu.has_variants() { ExpertOrder::ByPair } else { ExpertOrder::ByProjection };
             let equipped = EquippedGpus {
                 backends,
                 memory_bytes: gpu.memory_bytes(),
+                reach_each_other,
                 uploads: Uploads { meter, order, expert_groups: options.parallelism.expert_groups },
             };
             let started = start_on_gpus(equipped, checkpoint, blueprint, options, metrics.clone(), progress)?;
@@ -106,7 +109,21 @@ pub fn start_on_gpus<D: Driver>(
     match gpus.alone() {
         Ok(alone) => start_on(alone, checkpoint, blueprint, options, metrics, progress),
         Err(several) => {
-            let ranks = several.as_ranks(options.parallelism)?;
+            let exchange = options.divides_if_small.filter(|_| several.reach_each_other);
+            let mut ranks = several.as_ranks(options.parallelism)?;
+            if let Some(exchange) = exchange
+                && let Err(EngineError::Plan(error @ PlanError::CacheTooSmall { .. })) =
+                    lay_out(&mut ranks, checkpoint, &blueprint, options)
+            {
+                tracing::info!(
+                    reason = error.to_string(),
+                    "the GPUs divide the cache (parallel.context = 0)"
+                );
+                let context = ContextSplit::Split(exchange);
+                let options = options.sharing(Parallelism { context, ..options.parallelism });
+                let ranks = ranks.sharing(options.parallelism);
+                return start_on(ranks, checkpoint, blueprint, &options, metrics, progress);
+            }
             start_on(ranks, checkpoint, blueprint, options, metrics, progress)
         }
     }

@@ -6,14 +6,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::links::Variants;
 use super::memory::{ExchangeSizes, device_needs, rows_of};
 use super::{Cache, CudaBackend, Experts, KvUp, Workspace};
 use crate::attention::ContextParts;
 use crate::driver::{Driver, DriverError, Transfer};
 use crate::exchange_times::ExchangeTimes;
-use crate::kernels::all_reduce::{
-    self, Layout, Link, LinkState, MAX_RANKS, ONE_SHOT_ROWS, Operation, Shots, Wire,
-};
+use crate::kernels::all_reduce::{self, Layout, Link, LinkState, MAX_RANKS, Operation};
 use crate::kernels::embed;
 use crate::kernels::exchange::Exchange;
 use crate::kernels::sampler_shards::{Board, Inputs};
@@ -29,8 +28,8 @@ use perigee_ops::{
 /// The exchange of one rank with the others: areas of all ranks, ids and partial sums of this one.
 #[derive(Debug)]
 pub(super) struct Peers {
-    link: Link,
-    layout: Layout,
+    pub(super) link: Link,
+    pub(super) layout: Layout,
     /// `[T, D]` f32: this rank's part of a sum.
     pub(super) partial: Buffer,
     /// Ids of this rank.
@@ -40,9 +39,9 @@ pub(super) struct Peers {
     board: Board,
     /// Where keys are in parts.
     parts: Option<ContextParts>,
-    member: Member,
-    /// Rows up to which every rank sums all of them.
-    one_shot_rows: usize,
+    pub(super) member: Member,
+    /// How sums are computed, by their rows.
+    variants: Variants,
     /// Longest wait for another rank.
     wait: Duration,
     /// Downloads of the [`LinkState`] behind each call of `sample`.
@@ -73,10 +72,6 @@ impl Peers {
         Sampler::of_shard(stream, self.vocab, self.ids.clone(), Some(self.board), rows, slots)
     }
 
-    fn shots_for(&self, num_rows: usize) -> Shots {
-        if num_rows <= self.one_shot_rows { Shots::One } else { Shots::Two }
-    }
-
     /// Asks whether all waits so far have ended, for the answer with this call's tokens.
     pub(super) fn ask<D: Driver>(&mut self, stream: &mut Stream<D>, ticket: Ticket) -> Result<(), OpError> {
         let transfer = stream.driver().download(self.link.state, size_of::<LinkState>())?;
@@ -103,7 +98,7 @@ impl Peers {
     }
 
     /// Errors: a wait did not end.
-    fn ended(&self, state: LinkState) -> Result<(), OpError> {
+    pub(super) fn ended(&self, state: LinkState) -> Result<(), OpError> {
         match state.failed {
             0 => Ok(()),
             failed if failed == Operation::Compare as u32 + 1 => {
@@ -192,119 +187,12 @@ impl<D: Driver> CudaBackend<D> {
         peers: &Peers,
         rows: &all_reduce::Rows,
     ) -> Result<(), OpError> {
-        let shots = (peers.shots_for(num_rows), self.wire);
-        all_reduce::launch(&mut self.stream, &peers.link, &peers.layout, shots, operation, num_rows, rows)
+        let variant = (peers.variants.of(num_rows), self.wire);
+        all_reduce::launch(&mut self.stream, &peers.link, &peers.layout, variant, operation, num_rows, rows)
     }
 }
 
-/// Most rows of the sums that links are verified with; no more are timed.
-const VERIFIED_ROWS: usize = 64;
-/// Rows of the sums that are timed. All of them twice: once and once more, of which the shorter time counts.
-const TIMED_ROWS: [usize; 6] = [1, 4, 8, 16, 32, 64];
-const TIMED_SUMS: u32 = 4;
-
-/// What `rank` gives to element `at` of a verified sum: three bits of the sum, so that a wrong one says whose is missing.
-fn given(rank: usize, at: usize) -> u32 {
-    (1 + (at * 5 + rank * 3) as u32 % 7) << (3 * rank)
-}
-
-impl<D: Driver> CudaBackend<D> {
-    /// Enqueues a sum of the rows of `partial`, of which nothing is kept.
-    fn try_sum(&mut self, shots: Shots, wire: Wire, rows: usize, w: &Workspace<D>) -> Result<(), OpError> {
-        let Some(peers) = &w.peers else { return Ok(()) };
-        let sum = all_reduce::Rows {
-            partial: peers.partial.address,
-            hidden: w.activations.hidden.address,
-            adds: false,
-            gain: 0,
-            normed: 0,
-            rounded: 0,
-            eps: 0.0,
-        };
-        let (link, layout) = (&peers.link, &peers.layout);
-        all_reduce::launch(&mut self.stream, link, layout, (shots, wire), Operation::Links, rows, &sum)
-    }
-
-    /// Sums of known numbers in both kinds, as steps compute them. Errors: a link that loses or changes what a rank stores.
-    fn verify_links(&mut self, w: &Workspace<D>, rows: usize) -> Result<(), OpError> {
-        let Some(peers) = &w.peers else { return Ok(()) };
-        // Nobody waits for a rank that still allocates.
-        peers.meet()?;
-        let (rank, world) = (self.share.rank, self.share.world);
-        let (columns, hidden) = (w.shape.hidden_size, w.activations.hidden);
-        let rows = rows.min(VERIFIED_ROWS);
-        let values: Vec<f32> = (0..rows * columns).map(|at| given(rank, at) as f32).collect();
-        self.stream.upload(peers.partial.address, bytemuck::cast_slice(&values))?;
-        for shots in [Shots::One, Shots::Two] {
-            self.stream.driver().zero(hidden.address, 4 * rows * columns)?;
-            // Known numbers have more bits than bf16.
-            self.try_sum(shots, Wire::F32, rows, w)?;
-            peers.meet()?;
-            let sums = self.stream.read::<f32>(hidden.address, rows * columns)?;
-            peers.ended(self.stream.read::<LinkState>(peers.link.state, 1)?[0])?;
-            for (at, sum) in sums.into_iter().enumerate() {
-                let digit = |rank: usize| sum as u32 >> (3 * rank) & 7;
-                if let Some(other) =
-                    (0..world).find(|other| digit(*other) != given(*other, at) >> (3 * other))
-                {
-                    return Err(failure(format!(
-                        "what rank {other} has stored for rank {rank} has not arrived as it was: {sum} in place {at} of a sum of {world} \
-                         ranks; an IOMMU or ACS between the GPUs does that, switch both off or start the kernel with iommu=pt"
-                    )));
-                }
-            }
-            peers.meet()?;
-        }
-        Ok(())
-    }
-
-    /// Rows up to which sums take less time in one shot than in two, as the first rank measures it: bits do not depend on it.
-    fn time_links(&mut self, w: &Workspace<D>, rows: usize) -> Result<Option<usize>, OpError> {
-        let Some(peers) = &w.peers else { return Ok(None) };
-        let (wire, world) = (self.wire, self.share.world);
-        let mut time = |shots: Shots, rows: usize| -> Result<f64, OpError> {
-            let mut least = f64::INFINITY;
-            for _ in 0..2 {
-                peers.meet()?;
-                self.stream.driver().begin_timing()?;
-                (0..TIMED_SUMS).try_for_each(|_| self.try_sum(shots, wire, rows, w))?;
-                peers.meet()?;
-                least = least.min(self.stream.driver().end_timing()?.as_secs_f64());
-            }
-            Ok(least * 1e6 / f64::from(TIMED_SUMS))
-        };
-        let most = rows.min(peers.layout.one_shot_rows());
-        let mut times = Vec::new();
-        for rows in TIMED_ROWS.into_iter().filter(|rows| *rows <= most) {
-            // In two shots each rank has a row to sum.
-            let two = if rows < world { f64::INFINITY } else { time(Shots::Two, rows)? };
-            times.push((rows, time(Shots::One, rows)?, two));
-        }
-        let faster = times.iter().take_while(|(_, one, two)| one <= two).map(|(rows, ..)| *rows);
-        let own = faster.last().unwrap_or(1).max(world - 1);
-        let mut one_shot_rows = own;
-        peers.member.exchange_words("links", &[own as u64], |rank, rows| {
-            if let (0, Some(rows)) = (rank, rows.first()) {
-                one_shot_rows = *rows as usize;
-            }
-        })?;
-        if self.share.rank == 0 {
-            let times: Vec<String> =
-                times.iter().map(|(rows, one, two)| format!("{rows}: {one:.1} or {two:.1}")).collect();
-            let (bytes, times) = (4 * w.shape.hidden_size, times.join(", "));
-            tracing::info!(
-                ranks = world,
-                bytes,
-                times,
-                one_shot_rows,
-                "links verified: sums of all ranks arrive whole; microseconds by rows, in one shot or two"
-            );
-        }
-        Ok(Some(one_shot_rows))
-    }
-}
-
-fn failure(text: String) -> OpError {
+pub(super) fn failure(text: String) -> OpError {
     DriverError { call: "ranks", code: 0, text, fatal: true }.into()
 }
 
@@ -410,17 +298,16 @@ impl<D: Driver> Rank for CudaBackend<D> {
             board,
             parts,
             member,
-            one_shot_rows: ONE_SHOT_ROWS.min(sizes.sums.one_shot_rows()),
+            variants: Variants::unmeasured(&sizes.sums),
             wait: self.wait,
             asked: VecDeque::new(),
             busy: 0,
             times: self.exchange_times.clone(),
         };
         let mut workspace = self.workspace(&own, capacity, rope, Some(peers))?;
-        self.verify_links(&workspace, capacity.max_tokens)?;
-        let one_shot_rows = self.time_links(&workspace, capacity.max_tokens)?;
-        if let (Some(peers), Some(rows)) = (&mut workspace.peers, one_shot_rows) {
-            peers.one_shot_rows = rows;
+        let variants = self.measure_links(&workspace, capacity.max_tokens)?;
+        if let (Some(peers), Some(variants)) = (&mut workspace.peers, variants) {
+            peers.variants = variants;
         }
         Ok(workspace)
     }

@@ -16,7 +16,16 @@ pub const MAX_RANKS: usize = 8;
 /// The declaration. One block of a multiprocessor is enough: what is in flight is not what bounds it.
 pub const KERNEL: Kernel = plain!(
     "all_reduce",
-    &["all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_one_shot_bf16", "all_reduce_two_shot_bf16"],
+    &[
+        "all_reduce_push_one_shot",
+        "all_reduce_push_two_shot",
+        "all_reduce_pull_one_shot",
+        "all_reduce_pull_two_shot",
+        "all_reduce_push_one_shot_bf16",
+        "all_reduce_push_two_shot_bf16",
+        "all_reduce_pull_one_shot_bf16",
+        "all_reduce_pull_two_shot_bf16",
+    ],
     168
 );
 
@@ -117,6 +126,7 @@ struct Params {
     rounded: u64,
     parts: u64,
     sums: u64,
+    flags: u64,
     num_rows: i32,
     columns: i32,
     capacity: i32,
@@ -146,11 +156,35 @@ pub struct Rows {
 
 /// How a row's sum is computed; bits do not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shots {
-    /// By every rank.
-    One,
-    /// By one rank, which gives it to the others.
-    Two,
+pub enum Variant {
+    /// By every rank, of rows that the others have stored in its memory.
+    PushOneShot,
+    /// By one rank, of rows in its memory; it stores the sum in that of the others.
+    PushTwoShot,
+    /// By every rank, of rows that it reads in the memory of the others.
+    PullOneShot,
+    /// By one rank, of rows that it reads there, as the others then read the sum.
+    PullTwoShot,
+}
+
+impl Variant {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::PushOneShot, Self::PushTwoShot, Self::PullOneShot, Self::PullTwoShot];
+
+    /// Whether every rank sums all rows.
+    pub fn is_one_shot(self) -> bool {
+        matches!(self, Self::PushOneShot | Self::PullOneShot)
+    }
+
+    /// As in the names of the kernels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PushOneShot => "push_one_shot",
+            Self::PushTwoShot => "push_two_shot",
+            Self::PullOneShot => "pull_one_shot",
+            Self::PullTwoShot => "pull_two_shot",
+        }
+    }
 }
 
 /// What crosses between ranks.
@@ -168,48 +202,61 @@ pub enum Wire {
 pub struct Layout {
     columns: usize,
     world: usize,
-    /// Rows of one launch, by kind.
+    /// Rows of one launch: of [`Variant::PushOneShot`], which has a place for each rank's, and of the others.
     capacity: [usize; 2],
 }
 
-/// Most rows that every rank sums by itself, times the ranks: two ranks move the same bytes in one shot as in two, eight four times as many.
+/// Most rows that every rank gets from all others, times the ranks: two ranks move the same bytes in one shot as in two, eight four times as
+/// many.
 const ONE_SHOT_PARTS: usize = 128;
 /// Rows up to which every rank sums by itself, as long as nobody has measured.
 pub const ONE_SHOT_ROWS: usize = 16;
 /// Most rows of a launch.
-const TWO_SHOT_ROWS: usize = 512;
+const MOST_ROWS: usize = 512;
 /// An area's memory is used in turns: a rank can be one sum ahead of another.
 const TURNS: usize = 2;
+
+/// Offsets in an area.
+#[derive(Debug, Clone, Copy, Default)]
+struct Offsets {
+    /// Parts and sums that are pushed in two shots, behind the rows of one.
+    pushed: [usize; 2],
+    /// Parts and sums that are pulled.
+    pulled: [usize; 2],
+    /// Flags of what is pulled.
+    flags: usize,
+    end: usize,
+}
 
 impl Layout {
     /// The layout for steps of up to `rows` rows of `columns` values.
     pub fn new(world: usize, columns: usize, rows: usize) -> Self {
         let capacity =
-            [ONE_SHOT_PARTS / world, TWO_SHOT_ROWS].map(|most| most.min(rows).max(1).next_multiple_of(world));
+            [ONE_SHOT_PARTS / world, MOST_ROWS].map(|most| most.min(rows).max(1).next_multiple_of(world));
         Self { columns, world, capacity }
     }
 
-    /// Most rows that one launch sums in one shot.
-    pub fn one_shot_rows(&self) -> usize {
-        self.capacity[0]
+    /// Most rows that one launch sums.
+    pub fn most_rows(&self, variant: Variant) -> usize {
+        self.capacity[usize::from(variant != Variant::PushOneShot)]
     }
 
-    /// Offsets of the rows of the one-shot kernel, of parts, of sums; bytes of all.
-    fn offsets(&self) -> [usize; 4] {
-        let rows =
-            [TURNS * self.world * self.capacity[0], TURNS * self.capacity[1], TURNS * self.capacity[1]];
-        let mut at = 0;
-        let mut offsets = [0; 4];
-        for (offset, rows) in offsets[1..].iter_mut().zip(rows) {
-            at += rows * self.columns * size_of::<f32>();
-            *offset = at;
+    fn offsets(&self) -> Offsets {
+        let row_bytes = self.columns * size_of::<f32>();
+        let [one_shot, rows] = self.capacity.map(|rows| TURNS * rows * row_bytes);
+        let first = self.world * one_shot;
+        let flags = first + 4 * rows;
+        Offsets {
+            pushed: [first, first + rows],
+            pulled: [first + 2 * rows, first + 3 * rows],
+            flags,
+            end: (flags + self.world * self.capacity[1] * size_of::<u64>()).next_multiple_of(32),
         }
-        offsets
     }
 
     /// Bytes of a rank's area, a multiple of 32.
     pub fn bytes(&self) -> usize {
-        self.offsets()[3]
+        self.offsets().end
     }
 }
 
@@ -221,25 +268,35 @@ pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
     link: &Link,
     layout: &Layout,
-    (shots, wire): (Shots, Wire),
+    (variant, wire): (Variant, Wire),
     operation: Operation,
     num_rows: usize,
     rows: &Rows,
 ) -> Result<(), OpError> {
-    let [parts_one, parts_two, sums, _] = layout.offsets();
+    let offsets = layout.offsets();
     let mut first = 0;
     while first < num_rows {
         // In two shots each rank has a row to sum.
-        let shots = if num_rows - first < layout.world { Shots::One } else { shots };
-        let (capacity, parts) = match shots {
-            Shots::One => (layout.capacity[0], parts_one),
-            Shots::Two => (layout.capacity[1], parts_two),
+        let variant = match variant {
+            Variant::PushTwoShot if num_rows - first < layout.world => Variant::PushOneShot,
+            Variant::PullTwoShot if num_rows - first < layout.world => Variant::PullOneShot,
+            variant => variant,
         };
-        let name = match (shots, wire) {
-            (Shots::One, Wire::F32) => "all_reduce_one_shot",
-            (Shots::Two, Wire::F32) => "all_reduce_two_shot",
-            (Shots::One, Wire::Bf16) => "all_reduce_one_shot_bf16",
-            (Shots::Two, Wire::Bf16) => "all_reduce_two_shot_bf16",
+        let capacity = layout.most_rows(variant);
+        let [parts, sums] = match variant {
+            Variant::PushOneShot => [0, 0],
+            Variant::PushTwoShot => offsets.pushed,
+            Variant::PullOneShot | Variant::PullTwoShot => offsets.pulled,
+        };
+        let name = match (variant, wire) {
+            (Variant::PushOneShot, Wire::F32) => "all_reduce_push_one_shot",
+            (Variant::PushTwoShot, Wire::F32) => "all_reduce_push_two_shot",
+            (Variant::PullOneShot, Wire::F32) => "all_reduce_pull_one_shot",
+            (Variant::PullTwoShot, Wire::F32) => "all_reduce_pull_two_shot",
+            (Variant::PushOneShot, Wire::Bf16) => "all_reduce_push_one_shot_bf16",
+            (Variant::PushTwoShot, Wire::Bf16) => "all_reduce_push_two_shot_bf16",
+            (Variant::PullOneShot, Wire::Bf16) => "all_reduce_pull_one_shot_bf16",
+            (Variant::PullTwoShot, Wire::Bf16) => "all_reduce_pull_two_shot_bf16",
         };
         let count = capacity.min(num_rows - first);
         let at = |address: u64, size: usize| match address {
@@ -255,6 +312,7 @@ pub fn launch<D: Driver>(
             rounded: at(rows.rounded, 2),
             parts: parts as u64,
             sums: sums as u64,
+            flags: offsets.flags as u64,
             num_rows: count as i32,
             columns: layout.columns as i32,
             capacity: capacity as i32,
@@ -287,9 +345,12 @@ mod tests {
     fn areas_of_the_family_are_small() {
         let kimi = Layout::new(8, 7168, 8192);
         assert_eq!(kimi.capacity, [16, 512]);
-        // 7 MiB a rank of rows that all ranks sum, 28 MiB each of parts and sums.
-        assert_eq!(kimi.bytes(), (2 * 8 * 16 + 4 * 512) * 4 * 7168);
+        // 7 MiB a rank of rows that all ranks sum, 28 MiB each of parts and sums, once pushed and once pulled, and the flags.
+        assert_eq!(kimi.bytes(), (2 * 8 * 16 + 8 * 512) * 4 * 7168 + 8 * 512 * 8);
         assert_eq!(Layout::new(4, 64, 1).capacity, [4, 4]);
-        assert_eq!([2, 4].map(|world| Layout::new(world, 7168, 8192).one_shot_rows()), [64, 32]);
+        assert_eq!(
+            [2, 4].map(|world| Layout::new(world, 7168, 8192).most_rows(Variant::PushOneShot)),
+            [64, 32]
+        );
     }
 }

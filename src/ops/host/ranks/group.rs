@@ -151,6 +151,12 @@ impl<B: Rank> Group<B> {
         Ok(Self { pool, ranks, meeting, parallelism, vocab_size: 0, values: Vec::new() })
     }
 
+    /// The same ranks, which share a network otherwise: nothing of it is loaded. Groups of experts are as many as before.
+    pub fn sharing(self, parallelism: Parallelism) -> Self {
+        let expert_groups = self.parallelism.expert_groups;
+        Self { parallelism: Parallelism { expert_groups, ..parallelism }, ..self }
+    }
+
     /// Bytes that the ranks have given one another so far, by operation.
     pub fn exchanged(&self) -> BTreeMap<&'static str, u64> {
         self.meeting.deposited()
