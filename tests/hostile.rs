@@ -228,8 +228,8 @@ fn headers_that_lie() {
         &format!(r#"{{"__metadata__":{}"#, "{\"a\":".repeat(100_000)),
         0,
     );
-    header("unknown dtype", "dtype \"F99\" is unknown", &one("F99", "[2]", "[0,8]"), 8);
-    header("dtype as long as a book", "is unknown", &one(&"F".repeat(1 << 20), "[2]", "[0,8]"), 8);
+    header("unknown dtype", "unknown variant `F99`, expected one of `BOOL`", &one("F99", "[2]", "[0,8]"), 8);
+    header("dtype as long as a book", "unknown variant `FFFF", &one(&"F".repeat(1 << 20), "[2]", "[0,8]"), 8);
     header("offsets reversed", "data offsets 8..0", &one("F32", "[2]", "[8,0]"), 8);
     header("offsets past the end", "do not lie in the 8 bytes", &one("F32", "[4]", "[0,16]"), 8);
     header(
@@ -254,7 +254,7 @@ fn headers_that_lie() {
     );
     header(
         "a thousand dimensions",
-        "more than 16 dimensions",
+        "dimensions, limit 16",
         &one("F32", &format!("[{}]", ["1"; 1000].join(",")), "[0,4]"),
         4,
     );

@@ -226,7 +226,7 @@ fn a_configuration_alone_can_be_planned() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         stdout(&output)
     };
-    for (text, contexts) in [(plan(&[]), "7.5"), (plan(&of_profile), "7.3")] {
+    for (text, contexts) in [(plan(&[]), "7.5"), (plan(&of_profile), "7.28")] {
         for words in [
             "KV sharded by sequence (parallel.context = device.ranks): fits",
             &format!("full contexts at once            {contexts}"),

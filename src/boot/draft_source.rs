@@ -60,8 +60,8 @@ impl DraftSource {
         }
     }
 
-    /// Bytes of the weights on all of `ranks` together: every rank has an Eagle3 draft whole, but for its part of the table and of a
-    /// head of the whole vocabulary; a prediction layer is divided.
+    /// Bytes of the weights on all of `ranks` together: every rank has an Eagle3 draft whole, but for its part of the FFN, of the
+    /// table and of a head of the whole vocabulary; a prediction layer is divided.
     pub(super) fn bytes(&self, ranks: usize) -> u64 {
         match self {
             Self::Eagle3 { files, blueprint } => {

@@ -247,11 +247,11 @@ impl DraftBlueprint {
         }
     }
 
-    /// Bytes of the tensors that ranks divide: tables and heads of the whole vocabulary.
+    /// Bytes of the tensors that ranks divide: the FFN, and tables and heads of the whole vocabulary.
     pub fn divided_bytes(&self, files: &Checkpoint) -> u64 {
         let is_divided = |name: &str| {
             let head = self.draft_vocab_size == self.vocab_size && name.contains("lm_head");
-            name.contains("embed_tokens") || head
+            name.contains("embed_tokens") || name.contains(".mlp.") || head
         };
         let divided = files.tensors().filter(|(name, _)| is_divided(name));
         divided.map(|(_, tensor)| tensor.bytes.len() as u64).sum()

@@ -13,6 +13,7 @@ use super::{AttentionIn, AttentionInputs, Cache, CudaBackend, Workspace, attenti
 use crate::attention::{Addresses, Attention, KvUp};
 use crate::driver::{Driver, Transfer};
 use crate::kernels::ahead::Ahead;
+use crate::kernels::all_reduce::{self, Operation};
 use crate::kernels::draft::{self, RowsParams, SpreadParams};
 use crate::kernels::gqa::{self, RowKeys};
 use crate::kernels::linear::Output;
@@ -266,6 +267,11 @@ impl<D: Driver> Draft<D> {
 }
 
 impl<D: Driver> CudaBackend<D> {
+    /// The sizes of a draft as this rank has them.
+    fn own_part(&self, shape: &DraftShape) -> DraftShape {
+        DraftShape { intermediate_size: self.share.inner_units(shape.intermediate_size), ..*shape }
+    }
+
     /// The launches of a step of the draft, over the padded rows of its plan.
     fn launch_draft_step(
         &mut self,
@@ -292,7 +298,7 @@ impl<D: Driver> CudaBackend<D> {
         let fed = RowsParams { residual: buffers.hidden.address, normed_residual, ..fed };
         draft::launch_rows(&mut self.stream, rows, &fed)?;
         self.draft_attention(draft)?;
-        self.draft_ffn(draft)
+        self.draft_ffn(draft, target.peers.as_ref())
     }
 
     /// `input = fc(states)` of the step's rows, which were picked from the target's step.
@@ -455,8 +461,8 @@ impl<D: Driver> CudaBackend<D> {
         }
     }
 
-    /// The layer's FFN, added to the residual stream, and the last norm.
-    fn draft_ffn(&mut self, draft: &Draft<D>) -> Result<(), OpError> {
+    /// The layer's FFN, added to the residual stream, and the last norm; several ranks have a part of its inner units each.
+    fn draft_ffn(&mut self, draft: &Draft<D>, peers: Option<&Peers>) -> Result<(), OpError> {
         let Draft { shape, weights, step, buffers, .. } = draft;
         let (all, width) = (step.padded_rows(), shape.hidden_size);
         for start in (0..all).step_by(MOE_ROWS) {
@@ -470,24 +476,39 @@ impl<D: Driver> CudaBackend<D> {
                 out: buffers.ffn.address,
             }])?;
             let [normed, rounded] = x;
+            // The residual stream, or this rank's part of what is added to it.
+            let (hidden, gain, adds) = match peers {
+                None => (buffers.hidden, weights.norm.address, 1),
+                Some(peers) => (peers.partial, 0, 0),
+            };
             let params = combine::Params {
-                hidden: buffers.hidden.address + 4 * (start * width) as u64,
+                hidden: hidden.address + 4 * (start * width) as u64,
                 routed: 0,
                 chosen: 0,
                 weights: 0,
                 shared: buffers.ffn.address,
-                gain: weights.norm.address,
+                gain,
                 normed,
                 rounded,
                 columns: width as i32,
                 top_k: 0,
                 eps: shape.rms_norm_eps,
-                adds: 1,
+                adds,
                 held: Held::NONE,
             };
             combine::launch(&mut self.stream, rows, &params, [Ahead::NONE; 2])?;
         }
-        Ok(())
+        let Some(peers) = peers else { return Ok(()) };
+        let sums = all_reduce::Rows {
+            partial: peers.partial.address,
+            hidden: buffers.hidden.address,
+            adds: true,
+            gain: weights.norm.address,
+            normed: buffers.normed.exact.address,
+            rounded: buffers.normed.rounded.address,
+            eps: shape.rms_norm_eps,
+        };
+        self.reduce(Operation::Draft, all, peers, &sums)
     }
 
     fn load_draft_weights(
@@ -579,7 +600,7 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
     type Draft = Draft<D>;
 
     fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
-        let activations: usize = bytes(shape, capacity, self.arithmetic).iter().sum();
+        let activations: usize = bytes(&self.own_part(shape), capacity, self.arithmetic).iter().sum();
         let plan = plan_bytes(rope_dim(shape), capacity);
         let (attention, cache_bytes) = match &shape.attention {
             DraftAttentionShape::Mla { mla, .. } => {
@@ -613,9 +634,10 @@ impl<D: Driver> DraftOps for CudaBackend<D> {
         }
         let weights = self.load_draft_weights(host, shape)?;
         let attention = self.load_layer_attention(&host.attention, &shape.attention, capacity, cache)?;
+        let own = self.own_part(shape);
         let (arithmetic, stream) = (self.arithmetic, &mut self.stream);
         let step = Step::new(stream, rope, plan_bytes(rope_dim(shape), capacity))?;
-        let buffers = Buffers::new(stream, bytes(shape, capacity, arithmetic))?;
+        let buffers = Buffers::new(stream, bytes(&own, capacity, arithmetic))?;
         Ok(Draft {
             shape: *shape,
             weights,

@@ -68,11 +68,12 @@ impl<D: Driver> CudaBackend<D> {
         let Some(peers) = &w.peers else { return Ok(None) };
         // Nobody waits for a rank that still allocates.
         peers.meet()?;
+        let largest = peers.layout.most_rows(Variant::PushTwoShot).min(rows);
+        self.stream.driver().zero(peers.partial.address, 4 * largest * w.shape.hidden_size)?;
         let mut works = [true; Variant::ALL.len()];
         for (works, variant) in works.iter_mut().zip(Variant::ALL) {
             *works = self.verify(variant, peers, rows.min(VERIFIED_ROWS), w)?;
         }
-        let largest = peers.layout.most_rows(Variant::PushTwoShot).min(rows);
         let mut times = Vec::new();
         for rows in TIMED_ROWS.into_iter().filter(|timed| *timed <= largest) {
             let mut micros = [f64::INFINITY; Variant::ALL.len()];

@@ -180,7 +180,8 @@ impl<D: Driver> CudaBackend<D> {
         self.reduce(operation, num_rows, peers, &rows)
     }
 
-    fn reduce(
+    /// A sum as `rows` says.
+    pub(super) fn reduce(
         &mut self,
         operation: Operation,
         num_rows: usize,

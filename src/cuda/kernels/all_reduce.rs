@@ -94,12 +94,14 @@ pub enum Operation {
     Cached,
     /// No exchange: ranks that have other rows, though all compute the same.
     Compare,
+    /// The sum behind a draft's FFN.
+    Draft,
 }
 
 impl Operation {
     /// Its name in messages, by its number.
     pub fn name(number: u32) -> &'static str {
-        const NAMES: [&str; 9] = [
+        const NAMES: [&str; 10] = [
             "the embedding",
             "the sum behind attention",
             "the sum behind an FFN",
@@ -109,6 +111,7 @@ impl Operation {
             "the exchange of attention",
             "the meeting behind the cache",
             "the comparison of rows",
+            "the sum behind a draft's FFN",
         ];
         NAMES.get(number as usize).copied().unwrap_or("an unknown operation")
     }

@@ -109,6 +109,26 @@ impl<H: HostOps> HostWorkspace<H> {
         }
     }
 
+    /// `hidden += mlp(x)`, of whose inner units ranks have a part each. The first rank's sum begins with the residual stream. `sums` is
+    /// scratch.
+    pub(super) fn add_swiglu(
+        &self,
+        ops: &mut H,
+        x: &H::Buffer,
+        mlp: &H::Experts,
+        hidden: &mut H::Buffer,
+        sums: &mut Vec<f32>,
+    ) -> Result<(), OpError> {
+        let Some(rank) = &self.rank else { return ops.swiglu_add(x, mlp, hidden) };
+        if rank.member.share().rank > 0 {
+            H::values_mut(hidden).fill(0.0);
+        }
+        ops.swiglu_add(x, mlp, hidden)?;
+        rank.member.sum("draft", H::values(hidden), sums)?;
+        H::values_mut(hidden).copy_from_slice(sums);
+        Ok(())
+    }
+
     /// Attention shape of this backend: of its own heads if it is a rank.
     fn mla(&self) -> &MlaShape {
         self.rank.as_ref().map_or(&self.shape.mla, |rank| &rank.mla)

@@ -436,7 +436,7 @@ impl<H: HostOps> DraftOps for H {
         }
         self.project_add(attended, &weights.o_proj, hidden)?;
         HostOps::norm(self, hidden, &weights.post_attention_layernorm, eps, normed)?;
-        self.swiglu_add(normed, &weights.mlp, hidden)?;
+        workspace.add_swiglu(self, normed, &weights.mlp, hidden, &mut draft.scratch)?;
         HostOps::norm(self, hidden, &weights.norm, eps, normed)
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::group::{Group, PerRank, Rank, RankStates, locked};
+use super::pieces::ExpertPieces;
 use super::share::{self, Part};
 use crate::{
     BlockId, CacheShape, Capacity, DraftActivations, DraftInput, DraftMatrices, DraftOps, DraftShape,
@@ -10,8 +11,8 @@ use crate::{
     TowerMatrices, TowerOps, TowerShape,
 };
 
-/// Every rank runs the whole draft, on a cache with every position, but for tables and heads of the whole vocabulary: most
-/// of a draft's weights, and shared as the network's are.
+/// Every rank runs the draft's attention whole, on a cache with every position. Tables and heads of the whole vocabulary and the inner units
+/// of the FFN, which are most of a draft's weights, are shared as the network's are.
 impl<B: Rank> DraftOps for Group<B> {
     type Draft = RankStates<B::Draft>;
 
@@ -35,12 +36,15 @@ impl<B: Rank> DraftOps for Group<B> {
             let [table, head] = [host.embed_tokens.as_ref(), head]
                 .map(|weight| weight.map(|weight| share::rows(op, weight, ids.clone())).transpose());
             let (table, head) = (table?, head?);
-            let own = DraftMatrices {
-                embed_tokens: table.as_ref().map(Part::view),
-                lm_head: head.as_ref().map(Part::view).or(host.lm_head),
-                ..host.clone()
-            };
-            rank.load_draft(&own, shape, rope, capacity, cache).map(Mutex::new)
+            ExpertPieces::cut(std::slice::from_ref(&host.mlp), share).with_all(|mlp| {
+                let own = DraftMatrices {
+                    embed_tokens: table.as_ref().map(Part::view),
+                    lm_head: head.as_ref().map(Part::view).or(host.lm_head),
+                    mlp: mlp[0].clone(),
+                    ..host.clone()
+                };
+                rank.load_draft(&own, shape, rope, capacity, cache).map(Mutex::new)
+            })
         });
         drafts.map(RankStates)
     }

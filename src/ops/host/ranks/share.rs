@@ -31,12 +31,7 @@ impl Share {
 
     /// The sizes of a network as this rank has them: its heads, its ids, and bounds on its inner units.
     pub fn shape(self, all: &ModelShape, expert_groups: usize) -> ModelShape {
-        // No format has longer runs that stay whole.
-        const UNIT: usize = 128;
-        let cut = |units: usize, ranks: usize| match ranks {
-            1 => units,
-            _ => units.div_ceil(ranks).next_multiple_of(UNIT).min(units),
-        };
+        let cut = |units: usize, world: usize| Self { world, ..self }.inner_units(units);
         ModelShape {
             mla: MlaShape { num_heads: self.of(all.mla.num_heads, 1).len(), ..all.mla },
             vocab_size: self.of(all.vocab_size, 1).len(),
@@ -46,6 +41,16 @@ impl Share {
                 dense: cut(all.ffn.dense, self.world),
             },
             ..*all
+        }
+    }
+
+    /// Most inner units of an FFN of `all` that a rank has.
+    pub fn inner_units(self, all: usize) -> usize {
+        // No format has longer runs that stay whole.
+        const UNIT: usize = 128;
+        match self.world {
+            1 => all,
+            ranks => all.div_ceil(ranks).next_multiple_of(UNIT).min(all),
         }
     }
 
