@@ -123,18 +123,21 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) repack_fp8(const __gr
     }
 }
 
-// Code `n` as value i of four in a half of a word; see tile.cuh.
+// Code `n` as value i of four in the lower half of a word, with the sign of the third in the upper one; see tile_format.cuh.
 __device__ __forceinline__ u32 e2m1_place(u32 n, int i) {
     return i == 0   ? (n & 8u) << 12 | (n & 7u) << 6
-           : i == 1 ? (n & 8u) << 9 | (n & 7u) << 3
-           : i == 2 ? (n & 8u) << 6 | (n & 7u)
-                    : (n & 8u) << 11 | (n & 4u) << 11 | (n & 3u) << 10;
+           : i == 1 ? (n & 8u) << 6 | (n & 7u)
+           : i == 2 ? (n & 8u) << 18 | (n & 7u) << 12
+                    : (n & 8u) << 8 | (n & 6u) << 2 | (n & 1u) << 10;
 }
 
 template <bool E2M1>
 __device__ __forceinline__ u32 placed(u32 n, int i) {
     return E2M1 ? e2m1_place(n, i) : n << 4 * i;
 }
+
+// The halves of a word, exchanged.
+__device__ __forceinline__ u32 other_half(u32 word) { return __byte_perm(word, 0, 0x1032); }
 
 // 16 codes of a row, of which nothing is there beyond `columns`; K is a multiple of 16.
 __device__ __forceinline__ uint2 codes16(const u8* row, int k, int columns) {
@@ -153,7 +156,7 @@ __device__ __forceinline__ void write_words(const RepackParams& params, const Pl
             // Values 0 and 2 are lower, 1 and 3 upper; 0 and 1 inputs 4 step and + 1, 2 and 3 the next two.
             const uint2 from = codes[value % 2];
             const u32 four = (step < 2 ? from.x : from.y) >> (step % 2 * 16 + value / 2 * 8);
-            words[step] |= placed<E2M1>(four & 15u, value) | placed<E2M1>(four >> 4 & 15u, value) << 16;
+            words[step] |= placed<E2M1>(four & 15u, value) | other_half(placed<E2M1>(four >> 4 & 15u, value));
         }
     }
     uint4* out = reinterpret_cast<uint4*>(params.codes + place.index * 1024 + 512 * block);

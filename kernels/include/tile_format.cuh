@@ -48,11 +48,11 @@ struct TileRow {
     int scale_step;             // fp8: scales from a unit to the next, 0 where a row has one
 };
 
-// A lane's part of a tile, as loaded: `Unit`. `load_words` loads what two steps are the last to need. `fragment` is the A
+// A lane's part of a tile, as loaded: `Unit`. Of a RUN of inputs all are in a row or none. `load_words` loads what two steps are the last to need. `fragment` is the A
 // operand of a step.
 
 struct TileBf16 {
-    static constexpr int DEPTH = 1;
+    static constexpr int DEPTH = 1, RUN = 8;
     static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1, BLOCKS_48 = 1;
     static constexpr bool UNIT_SCALES = false, BY_HALVES = true, EARLY = true;
     static constexpr int CODE_BYTES = 4096;
@@ -77,7 +77,7 @@ struct TileBf16 {
 };
 
 struct TileFp8 {
-    static constexpr int DEPTH = 1;
+    static constexpr int DEPTH = 1, RUN = 8;
     static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1, BLOCKS_48 = 1;
     static constexpr bool UNIT_SCALES = true, BY_HALVES = false, EARLY = true;
     static constexpr int CODE_BYTES = 2048;
@@ -109,7 +109,7 @@ struct TileFp8 {
 // Formats of four bits: two loads of 16 bytes, a word of eight codes for each step.
 struct TileNibbles {
     static constexpr int BLOCKS_16 = 3, BLOCKS_32 = 2;
-    // Two blocks take all registers of an SM to the last: where the compiler finds a use for one more, it is one.
+    // Two blocks take all registers of an SM to the last: where the compiler finds a use for one more, as of NVFP4, it is one.
 #if __CUDA_ARCH__ == 900
     static constexpr int BLOCKS_48 = 2;
 #else
@@ -118,6 +118,8 @@ struct TileNibbles {
     // Experts are not known early, and registers are short.
     static constexpr bool UNIT_SCALES = false, BY_HALVES = false, EARLY = false;
     static constexpr int DEPTH = 2;
+    // K is a multiple of the inputs of a scale, of which there are 16 or 32.
+    static constexpr int RUN = 16;
     static constexpr int CODE_BYTES = 1024;
     using Scales = u32;
     struct Unit {
@@ -130,14 +132,15 @@ struct TileNibbles {
             unit.words[pair / 2] = stream<uint4, AGAIN>(row.codes, u * (CODE_BYTES / 16) + 32 * (pair / 2));
         }
     }
-    // Eight E2M1 codes to bf16, 2^-126 too small. The first of four values of a half has its bits in their places
-    // (sign 15, exponent 8 and 7, mantissa 6), the second 3 and the third 6 bits to the right; the last takes the rest.
+    // Eight E2M1 codes to bf16, 2^-126 too small, in nine operations: every bit of a code moves with others by one shift. The first of
+    // four values of a half has its bits in their places (sign 15, exponent 8 and 7, mantissa 6), the second six to the right; of the third
+    // they are six to the left, where the sign leaves the half, so that it lies in the other one; the fourth has the bits that are left.
     static __device__ __forceinline__ void decode_e2m1(u32 (&a)[4], u32 word) {
         constexpr u32 PLACES = 0x81c081c0u;
         a[0] = word & PLACES;
-        a[1] = word << 3 & PLACES;
-        a[2] = word << 6 & PLACES;
-        a[3] = (word << 1 & 0x80008000u) | (word >> 5 & 0x01000100u) | (word >> 4 & 0x00c000c0u);
+        a[1] = word << 6 & PLACES;
+        a[2] = __funnelshift_r(word, word, 6) & PLACES;
+        a[3] = (word << 4 & 0x81808180u) | (word >> 4 & 0x00400040u);
     }
     static __device__ __forceinline__ void scale(u32 (&a)[4], u32 lower, u32 upper) {
         a[0] = multiply2(a[0], lower), a[1] = multiply2(a[1], upper);
@@ -147,6 +150,7 @@ struct TileNibbles {
 
 // Scales: 5 bits of exponent and 3 of mantissa, in bytes of lower and upper of inputs 32c .. + 15, then of the others.
 struct TileNvfp4 : TileNibbles {
+    static constexpr int BLOCKS_48 = 1;
 #if __CUDA_ARCH__ < 1000
     static constexpr int BLOCKS_16 = 4, BLOCKS_32 = 3;
 #endif
@@ -227,4 +231,27 @@ __device__ __forceinline__ TileRow tile_row(const TiledWeight& weight, int exper
         row.upper_scales = reinterpret_cast<const float*>(weight.upper_scales + stride) + upper / weight.scale_rows * weight.scale_groups;
     }
     return row;
+}
+
+// Goes on by so many units.
+template <typename Format>
+__device__ __forceinline__ void advance(TileRow& row, int units) {
+    row.codes += static_cast<i64>(units) * Format::CODE_BYTES;
+    row.scales += static_cast<i64>(units) * Format::SCALE_BYTES;
+    if constexpr (Format::UNIT_SCALES) {
+        row.lower_scales += units * row.scale_step;
+        row.upper_scales += units * row.scale_step;
+    }
+}
+
+// Loads unit `u`, which is the next one. Where a loop is bound by its instructions, an address that goes along takes a third of those that
+// are computed for each unit; it takes registers too, of which a warp of several tiles has none.
+template <typename Format, int TILES>
+__device__ __forceinline__ void load_next(typename Format::Unit& unit, TileRow& row, int u) {
+    if constexpr (TILES == 1) {
+        load_unit<Format, false>(unit, row, 0);
+        advance<Format>(row, 1);
+    } else {
+        load_unit<Format, false>(unit, row, static_cast<u32>(u));
+    }
 }

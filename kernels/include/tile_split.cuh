@@ -141,7 +141,7 @@ __device__ __forceinline__ void tiled_wide(const TiledParams& params) {
     rows.x = reinterpret_cast<const uint4*>(params.x);
     rows.at[0] = static_cast<u32>(x_row_of(params, slot_of(params, slots, lane / 4)) * params.x_stride / 8);
     const int chunk_units = (weight.units + CHUNKS - 1) / CHUNKS;
-    int chunk_end = chunk_units;
+    int chunk_end = min(chunk_units, weight.units);
     float sums[TILES][1][4], totals[TILES][1][4];
     clear(sums);
     clear(totals);
@@ -154,10 +154,10 @@ __device__ __forceinline__ void tiled_wide(const TiledParams& params) {
                 if (u + d + DEPTH < weight.units) {
 #pragma unroll
                     for (int m = 0; m < TILES; ++m) {
-                        load_unit<Format, false>(units[d][m], tiles[m], static_cast<u32>(u + d + DEPTH));
+                        load_next<Format, TILES>(units[d][m], tiles[m], u + d + DEPTH);
                     }
                 }
-                if (u + d + 1 == chunk_end || u + d + 1 == weight.units) {
+                if (u + d + 1 == chunk_end) {
 #pragma unroll
                     for (int m = 0; m < TILES; ++m) {
 #pragma unroll
@@ -166,7 +166,7 @@ __device__ __forceinline__ void tiled_wide(const TiledParams& params) {
                         }
                     }
                     clear(sums);
-                    chunk_end += chunk_units;
+                    chunk_end = min(chunk_end + chunk_units, weight.units);
                 }
             }
         }

@@ -7,7 +7,8 @@ template <int TOKENS>
 struct TokenRows {
     const uint4* x;
     u32 at[TOKENS];
-    __device__ __forceinline__ u32 of(int n) const { return at[n]; }
+    // From input 8 * part on.
+    __device__ __forceinline__ const uint4* of(int n, u32 part) const { return x + (at[n] + part); }
 };
 
 // Of many rows in shared memory, since sums take the registers: `first` is the lane's of its first operand.
@@ -15,7 +16,7 @@ template <>
 struct TokenRows<8> {
     const uint4* x;
     const u32* first;
-    __device__ __forceinline__ u32 of(int n) const { return first[8 * n]; }
+    __device__ __forceinline__ const uint4* of(int n, u32 part) const { return x + (first[8 * n] + part); }
 };
 
 // sums += the codes of one unit times the rows of the operands from FIRST on.
@@ -23,20 +24,22 @@ template <typename Format, int FIRST, int TILES, int COUNT, int TOKENS>
 __device__ __forceinline__ void add_steps(
     float (&sums)[TILES][COUNT][4], const typename Format::Unit* units, const TokenRows<TOKENS>& rows, int u,
     int columns, int lane) {
+    const u32 first = static_cast<u32>(u) * (UNIT / 8) + lane % 4 * 4;
 #pragma unroll
-    for (int pair = 0; pair < STEPS / 2; ++pair) {
+    for (u32 pair = 0; pair < STEPS / 2; ++pair) {
         u32 a[TILES][2][4];
 #pragma unroll
         for (int m = 0; m < TILES; ++m) {
             Format::fragment(a[m][0], units[m], 2 * pair);
             Format::fragment(a[m][1], units[m], 2 * pair + 1);
         }
-        // Beyond K weights are zero, and any input of the row will do.
-        const int k = u * UNIT + lane % 4 * 32 + pair * 8;
-        const u32 part = k < columns ? static_cast<u32>(k) / 8 : 0;
+        // Beyond K weights are zero, and any input of the row will do. Inputs of a run are there or not together: one address for them.
+        constexpr u32 PAIRS = Format::RUN / 8;
+        const u32 run = first + pair / PAIRS * PAIRS;
+        const u32 part = 8 * run < static_cast<u32>(columns) ? run : 0;
 #pragma unroll
         for (int n = 0; n < COUNT; ++n) {
-            const uint4 x = rows.x[rows.of(FIRST + n) + part];
+            const uint4 x = rows.of(FIRST + n, part)[pair % PAIRS];
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
                 mma(sums[m][n], a[m][0], x.x, x.y);
@@ -128,7 +131,7 @@ __device__ __forceinline__ void sum_chunk_by_halves(
             const u32 part = k < columns ? static_cast<u32>(k) / 8 : 0;
 #pragma unroll
             for (int n = 0; n < TOKENS; ++n) {
-                const uint4 x = rows.x[rows.of(n) + part];
+                const uint4 x = *rows.of(n, part);
 #pragma unroll
                 for (int m = 0; m < TILES; ++m) {
                     mma(sums[m][n], a[m][0], x.x, x.y);
@@ -139,16 +142,19 @@ __device__ __forceinline__ void sum_chunk_by_halves(
     }
 }
 
-// The first units of a chunk of each tile.
+// The first units of a chunk of each tile, which `tiles` then stand behind.
 template <typename Format, int TILES, int DEPTH>
 __device__ __forceinline__ void load_first(
-    typename Format::Unit (&units)[DEPTH][TILES], const TileRow (&tiles)[TILES], int first, int last) {
+    typename Format::Unit (&units)[DEPTH][TILES], TileRow (&tiles)[TILES], int first, int last) {
+    if constexpr (TILES == 1) {
+        advance<Format>(tiles[0], first);
+    }
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
         if (first + d < last) {
 #pragma unroll
             for (int m = 0; m < TILES; ++m) {
-                load_unit<Format, false>(units[d][m], tiles[m], static_cast<u32>(first + d));
+                load_next<Format, TILES>(units[d][m], tiles[m], first + d);
             }
         }
     }
@@ -157,7 +163,7 @@ __device__ __forceinline__ void load_first(
 // sums = one chunk of units, of which `load_first` has begun to load DEPTH of each tile: so many are in flight.
 template <typename Format, int TILES, int TOKENS, int DEPTH>
 __device__ __forceinline__ void sum_chunk(
-    float (&sums)[TILES][TOKENS][4], typename Format::Unit (&units)[DEPTH][TILES], const TileRow (&tiles)[TILES],
+    float (&sums)[TILES][TOKENS][4], typename Format::Unit (&units)[DEPTH][TILES], TileRow (&tiles)[TILES],
     const TokenRows<TOKENS>& rows, int first, int last, int columns, int lane) {
     clear(sums);
 #pragma unroll 1
@@ -169,7 +175,7 @@ __device__ __forceinline__ void sum_chunk(
                 if (u + d + DEPTH < last) {
 #pragma unroll
                     for (int m = 0; m < TILES; ++m) {
-                        load_unit<Format, false>(units[d][m], tiles[m], static_cast<u32>(u + d + DEPTH));
+                        load_next<Format, TILES>(units[d][m], tiles[m], u + d + DEPTH);
                     }
                 }
             }

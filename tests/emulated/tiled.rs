@@ -342,7 +342,7 @@ fn decode_products_stay_within_the_issue_budget() {
     let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
     let x = stored_rows(&mut device, &rounded(&mut rng, rows * columns), columns);
     let y = Rows { address: device.allocate("y", 4 * rows * out).unwrap().address, stride: out };
-    for variant in &Variant::ALL[..2] {
+    for variant in ["split16x8", "split32x8", "wide16x8"].map(|name| Variant::named(name).unwrap()) {
         let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
         tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
         let report = device.driver().report().unwrap();
