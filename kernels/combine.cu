@@ -5,17 +5,20 @@
 // Shapes:  routed [T*K, D] f32; chosen, weights [T, K]; shared [T, D] f32; hidden, normed [T, D] f32; gain [D] f32.
 // Traffic: 4*T*D*(K+4) bytes.
 // Floor:   D=7168, K=8: T=2048 is 705 MB -> 164 us at 4.3 TB/s (H200); T=1 is 344 KB, from L2: latency.
-// Grid:    one block of 256 threads per row, and some that fetch ahead; a thread holds at most 32 values, so D <= 8192.
-// Order:   sums in order of k, then the shared expert; the norm as in rms_norm.cu.
-// Tried:   H100, with steps unrolled: T=1 11 us, T=2048 252 us. Rolled up, half of the instructions, it has not run on a GPU.
+// Grid:    a block for each row, with a thread for each eight columns, so D <= 8192; and some blocks that fetch ahead.
+// Order:   sums in order of k, then the shared expert; squares of a thread in order of the columns, then over the warps in their order.
+// Tried:   H100, four steps of 256 threads, unrolled: T=1 11 us, T=2048 252 us. With one row it waits for what a load waits for: those took
+//          16 loads one behind the other, of which 3 are left: the choice, and two times four experts. This form has not run on a GPU.
 
 #include "ahead.cuh"
 #include "types.cuh"
 #include "reduce.cuh"
-#include "norm.cuh"
 
 // Experts whose rows a thread loads at once.
 constexpr int AT_ONCE = 4;
+constexpr int VALUES = 8;
+constexpr int MOST_THREADS = 1024;
+constexpr int WARP = 32;
 
 struct CombineParams {
     float* hidden;         // [T, D]
@@ -41,7 +44,60 @@ struct CombineLaunch {
     int padding;
 };
 
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_constant__ CombineLaunch launch) {
+// sum = sum_k weight[k] * routed[k] of the columns from `column` on. A warp loads the choice of 32 experts at once.
+__device__ __forceinline__ void add_routed(const CombineParams& params, i64 row, int column, bool has_columns, float (&sum)[VALUES]) {
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    for (int first = 0; first < params.top_k; first += WARP) {
+        const i64 slot = row * params.top_k + min(first + lane, params.top_k - 1);
+        const u32 chosen = params.chosen[slot];
+        const float weight = params.weights[slot];
+        const int count = min(params.top_k - first, WARP);
+#pragma unroll 1
+        for (int from = 0; from < count; from += AT_ONCE) {
+            // All loads are on their way before the first sum.
+            float added[AT_ONCE][VALUES];
+            bool present[AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const u32 expert = __shfl_sync(0xffffffffu, chosen, from + k);
+                present[k] = from + k < count && has_columns && expert - params.first_expert < params.num_experts;
+                if (present[k]) {
+                    load8(added[k], params.routed + (row * params.top_k + first + from + k) * params.columns + column);
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const float factor = __shfl_sync(0xffffffffu, weight, from + k);
+                if (present[k]) {
+#pragma unroll
+                    for (int i = 0; i < VALUES; ++i) {
+                        sum[i] = __fadd_rn(sum[i], __fmul_rn(factor, added[k][i]));
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Lets what a thread will load wait in the first cache meanwhile: registers are short.
+__device__ __forceinline__ void fetch_soon(const float* from) { asm volatile("prefetch.global.L1 [%0];" :: "l"(from)); }
+
+// Sum over the warps of the block, in their order; the same bits in every thread.
+__device__ __forceinline__ float sum_of_warps(float value) {
+    __shared__ float warp_sums[MOST_THREADS / WARP];
+    value = warp_sum(value);
+    if (threadIdx.x % WARP == 0) {
+        warp_sums[threadIdx.x / WARP] = value;
+    }
+    __syncthreads();
+    float sum = 0.0f;
+    for (u32 warp = 0; warp < blockDim.x / WARP; ++warp) {
+        sum += warp_sums[warp];
+    }
+    return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS) combine(const __grid_constant__ CombineLaunch launch) {
     begin_kernel();
     const CombineParams& params = launch.params;
     if (static_cast<int>(blockIdx.x) >= launch.num_rows) {
@@ -50,66 +106,56 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) combine(const __grid_
         }
         return;
     }
-    __shared__ float warp_sums[NORM_THREADS / 32];
-    const i64 row = blockIdx.x;
-    float* hidden = params.hidden + row * params.columns;
-    float values[NORM_STEPS][NORM_VALUES] = {};
-    // One row runs this code once: unrolled, it would be fetched four times as long. A step's values are put in their registers below.
-#pragma unroll 1
-    for (int step = 0; step < NORM_STEPS; ++step) {
-        const int column = norm_column(step);
-        if (column < params.columns) {
-            float sum[NORM_VALUES] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 1
-            for (int first = 0; first < params.top_k; first += AT_ONCE) {
-                // All loads are on their way before the first sum.
-                float added[AT_ONCE][NORM_VALUES];
-                float weights[AT_ONCE];
-                bool present[AT_ONCE];
-#pragma unroll
-                for (int k = 0; k < AT_ONCE; ++k) {
-                    const i64 slot = row * params.top_k + min(first + k, params.top_k - 1);
-                    present[k] = first + k < params.top_k && params.chosen[slot] - params.first_expert < params.num_experts;
-                    weights[k] = params.weights[slot];
-                    if (present[k]) {
-                        load8(added[k], params.routed + slot * params.columns + column);
-                    }
-                }
-#pragma unroll
-                for (int k = 0; k < AT_ONCE; ++k) {
-                    if (present[k]) {
-#pragma unroll
-                        for (int i = 0; i < NORM_VALUES; ++i) {
-                            sum[i] = __fadd_rn(sum[i], __fmul_rn(weights[k], added[k][i]));
-                        }
-                    }
-                }
-            }
-            if (params.shared != nullptr) {
-                float added[NORM_VALUES];
-                load8(added, params.shared + row * params.columns + column);
-#pragma unroll
-                for (int i = 0; i < NORM_VALUES; ++i) {
-                    sum[i] += added[i];
-                }
-            }
-            float own[NORM_VALUES] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-            if (params.adds) {
-                load8(own, hidden + column);
-            }
-#pragma unroll
-            for (int i = 0; i < NORM_VALUES; ++i) {
-                own[i] += sum[i];
-#pragma unroll
-                for (int other = 0; other < NORM_STEPS; ++other) {
-                    values[other][i] = other == step ? own[i] : values[other][i];
-                }
-            }
-            store8(hidden + column, own);
+    const i64 row = blockIdx.x, first = row * params.columns;
+    const int column = static_cast<int>(threadIdx.x) * VALUES;
+    const bool has_columns = column < params.columns;
+    if (has_columns) {
+        fetch_soon(params.hidden + first + column);
+        if (params.shared != nullptr) {
+            fetch_soon(params.shared + first + column);
+        }
+        if (params.gain != nullptr) {
+            fetch_soon(params.gain + column);
         }
     }
-    if (params.gain != nullptr) {
-        bf16* rounded = params.rounded == nullptr ? nullptr : params.rounded + row * params.columns;
-        write_norm(params.normed + row * params.columns, rounded, values, params.gain, params.columns, params.eps, warp_sums);
+    float values[VALUES] = {};
+    add_routed(params, row, column, has_columns, values);
+    float squares = 0.0f;
+    if (has_columns) {
+        float own[VALUES] = {};
+        if (params.adds) {
+            load8(own, params.hidden + first + column);
+        }
+        if (params.shared != nullptr) {
+            float added[VALUES];
+            load8(added, params.shared + first + column);
+#pragma unroll
+            for (int i = 0; i < VALUES; ++i) {
+                values[i] += added[i];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+            values[i] = own[i] + values[i];
+            squares = __fmaf_rn(values[i], values[i], squares);
+        }
+        store8(params.hidden + first + column, values);
+    }
+    if (params.gain == nullptr) {
+        return;
+    }
+    const float mean_square = __fdiv_rn(sum_of_warps(squares), static_cast<float>(params.columns));
+    const float inverse = __frcp_rn(__fsqrt_rn(mean_square + params.eps));
+    if (has_columns) {
+        float gain[VALUES];
+        load8(gain, params.gain + column);
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+            gain[i] *= values[i] * inverse;
+        }
+        store8(params.normed + first + column, gain);
+        if (params.rounded != nullptr) {
+            store8(params.rounded + first + column, gain);
+        }
     }
 }

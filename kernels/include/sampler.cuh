@@ -249,6 +249,29 @@ __device__ __forceinline__ T sum_before(T value, T (&warp_sums)[WARPS]) {
     return before + within - value;
 }
 
+// Calls `with` with each of this thread's places and its value in `from`, in their order. COUNT values are on their way at once: a block
+// has a row, and waits for little else.
+template <u32 COUNT = 8, typename With>
+__device__ __forceinline__ void for_values(const float* from, u32 ids, const With& with) {
+    u32 at = threadIdx.x;
+#pragma unroll 1
+    for (; at + (COUNT - 1) * THREADS < ids; at += COUNT * THREADS) {
+        float values[COUNT];
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            values[i] = from[at + i * THREADS];
+        }
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            with(at + i * THREADS, values[i]);
+        }
+    }
+#pragma unroll 1
+    for (; at < ids; at += THREADS) {
+        with(at, from[at]);
+    }
+}
+
 // A member of a selection: keys are distinct, since their low half is an id; the smallest is the best.
 struct Member {
     bool exists;
@@ -264,9 +287,11 @@ struct Border {
 
 // The best members until their number (or their mass, BY_MASS) reaches `goal`, which is at least 1 and at most that of all
 // members. Digit by digit from the highest: a histogram of the members that share the border's digits so far finds the
-// next one. Few bins of a digit hold more than one member after the second; ties in the leading half go on to the ids.
+// next one. Few bins of a digit hold more than one member after the second; ties in the leading half go on to the ids. `member_of` makes a
+// member of a place and its value in `from`.
 template <bool MASSES, bool BY_MASS, typename Ranks, typename MemberOf>
-__device__ __forceinline__ Border select(Ranks& ranks, Shared& shared, u32 ids, u64 goal, const MemberOf& member_of) {
+__device__ __forceinline__ Border select(
+    Ranks& ranks, Shared& shared, const float* from, u32 ids, u64 goal, const MemberOf& member_of) {
     u64 digits = 0;
     u64 decided = 0;
     Bin before = {0, 0, 0};
@@ -275,8 +300,8 @@ __device__ __forceinline__ Border select(Ranks& ranks, Shared& shared, u32 ids, 
         shared.counts[bin] = shared.counts[bin + 1] = 0;
         shared.masses[bin] = shared.masses[bin + 1] = 0;
         __syncthreads();
-        for (u32 at = threadIdx.x; at < ids; at += THREADS) {
-            const Member member = member_of(at);
+        for_values<4>(from, ids, [&](u32 at, float value) {
+            const Member member = member_of(at, value);
             if (member.exists && ((member.key ^ digits) & decided) == 0) {
                 const u32 digit = static_cast<u32>(member.key >> shift) & BINS - 1;
                 atomicAdd(&shared.counts[digit], 1);
@@ -284,7 +309,7 @@ __device__ __forceinline__ Border select(Ranks& ranks, Shared& shared, u32 ids, 
                     atomicAdd(&shared.masses[digit], member.mass);
                 }
             }
-        }
+        });
         __syncthreads();
         if constexpr (!Ranks::IS_ALONE) {
             ranks.template add_bins<MASSES>(shared);
@@ -316,12 +341,19 @@ __device__ __forceinline__ Border select(Ranks& ranks, Shared& shared, u32 ids, 
     }
 }
 
-__device__ __forceinline__ bool allows(const SamplerRow& row, const u32* lists, u32 id) {
-    if (!(row.options & MASKED)) {
-        return true;
+// The ids that a row's mask allows; what a loop reads of a row is read in front of it, or it would be read again behind every store.
+struct Mask {
+    const u32* words;
+    u32 num_words;
+    bool allows_all;
+
+    __device__ __forceinline__ Mask(const SamplerRow& row, const u32* lists)
+        : words(lists + row.mask), num_words(row.num_mask_words), allows_all(!(row.options & MASKED)) {}
+
+    __device__ __forceinline__ bool allows(u32 id) const {
+        return allows_all || (id / 32 < num_words && (words[id / 32] >> id % 32 & 1));
     }
-    return id / 32 < row.num_mask_words && (lists[row.mask + id / 32] >> id % 32 & 1);
-}
+};
 
 // The most likely of the stops if fewer than `row.value` ids are more likely, else V.
 template <typename Ranks>
@@ -343,9 +375,7 @@ __device__ __forceinline__ u32 likely_end(
         return params.vocab;
     }
     u32 better = 0;
-    for (u32 at = threadIdx.x; at < params.ids; at += THREADS) {
-        better += raw[at] > logit;
-    }
+    for_values(raw, params.ids, [&](u32, float other) { better += other > logit; });
     better = ranks.across(reduce(better, shared, Sum()), shared, Sum());
     return better < row.value ? lists[row.stops + ~static_cast<u32>(best)] : params.vocab;
 }
@@ -376,17 +406,24 @@ __device__ __forceinline__ void apply_lists(const SamplerDrawParams& params, con
     __syncthreads();
 }
 
-__device__ __forceinline__ float penalise(const SamplerRow& row, u32 counted, float logit) {
-    if (counted != 0) {
-        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);
+struct Penalties {
+    float repetition, presence, frequency;
+
+    __device__ __forceinline__ explicit Penalties(const SamplerRow& row)
+        : repetition(row.repetition), presence(row.presence), frequency(row.frequency) {}
+
+    __device__ __forceinline__ float of(u32 counted, float logit) const {
+        if (counted != 0) {
+            logit = logit > 0.0f ? __fdiv_rn(logit, repetition) : __fmul_rn(logit, repetition);
+        }
+        const u32 in_reply = counted & IN_REPLY;
+        if (in_reply != 0) {
+            const float penalty = __fadd_rn(__fmul_rn(frequency, __uint2float_rn(in_reply)), presence);
+            logit = __fsub_rn(logit, penalty);
+        }
+        return logit;
     }
-    const u32 in_reply = counted & IN_REPLY;
-    if (in_reply != 0) {
-        const float penalty = __fadd_rn(__fmul_rn(row.frequency, __uint2float_rn(in_reply)), row.presence);
-        logit = __fsub_rn(logit, penalty);
-    }
-    return logit;
-}
+};
 
 // Key of a weight in [0, 1]: the largest weight first, then the lowest id. 30 bits of the weight are left-aligned, so that
 // the first digit tells 16 weights per power of two apart.
@@ -402,23 +439,45 @@ __device__ __forceinline__ u32 race(const SamplerDrawParams& params, const Sampl
     const Noise noise(row.seed, row.position);
     double best = time_of(noise.bits(favourite));
     u32 winner = favourite;
-    for (u32 at = threadIdx.x; at < params.ids; at += THREADS) {
+    const auto may_win = [&](u32 at, float weight) {
         const u32 id = params.first + at;
-        const float weight = weights[at];
-        if (weight < least || weight_key(weight, id) > border) {
-            continue;
-        }
-        const u32 bits = noise.bits(id);
         // A time is at least its uniform number. The limit is rounded up: an f32 product may be too small.
-        const float least_time = __fmul_rn(static_cast<float>(bits >> 8), 1.0f / 16777216.0f);
-        if (least_time > __fmul_rn(weight, __fmul_rn(static_cast<float>(best), 1.000001f))) {
-            continue;
+        const float least_time = __fmul_rn(static_cast<float>(noise.bits(id) >> 8), 1.0f / 16777216.0f);
+        return weight >= least && weight_key(weight, id) <= border &&
+               least_time <= __fmul_rn(weight, __fmul_rn(static_cast<float>(best), 1.000001f));
+    };
+    // Few come here; the code of a logarithm is there once.
+    u32 candidates = 0, first_place = threadIdx.x;
+    const auto run = [&] {
+#pragma unroll 1
+        for (; candidates != 0; candidates &= candidates - 1) {
+            const u32 at = first_place + (__ffs(candidates) - 1) * THREADS;
+            const u32 id = params.first + at;
+            const float weight = weights[at];
+            if (may_win(at, weight)) {
+                const double time = __ddiv_rn(time_of(noise.bits(id)), static_cast<double>(weight));
+                if (time < best || (time == best && id < winner)) {
+                    best = time;
+                    winner = id;
+                }
+            }
         }
-        const double time = __ddiv_rn(time_of(bits), static_cast<double>(weight));
-        if (time < best || (time == best && id < winner)) {
-            best = time;
-            winner = id;
+    };
+    constexpr u32 COUNT = 8;
+#pragma unroll 1
+    for (; first_place < params.ids; first_place += COUNT * THREADS) {
+        float loaded[COUNT];
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            const u32 at = first_place + i * THREADS;
+            // No weight is negative.
+            loaded[i] = at < params.ids ? weights[at] : -1.0f;
         }
+#pragma unroll
+        for (u32 i = 0; i < COUNT; ++i) {
+            candidates |= static_cast<u32>(may_win(first_place + i * THREADS, loaded[i])) << i;
+        }
+        run();
     }
     const double first = reduce(best, shared, Least());
     winner = reduce(best == first ? winner : params.vocab, shared, Least());
@@ -451,19 +510,20 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
     }
     const u32* counts = params.counts + static_cast<i64>(row.slot) * ids;
     const bool penalises = row.options & PENALISES;
+    const Penalties penalties(row);
+    const Mask mask(row, lists);
     float max = -MAX;
     bool any = false;
-    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
-        float logit = work[at];
+    for_values(work, ids, [&](u32 at, float logit) {
         if (penalises) {
-            logit = penalise(row, counts[at], logit);
+            logit = penalties.of(counts[at], logit);
         }
-        logit = allows(row, lists, params.first + at) ? logit : -infinity();
+        logit = mask.allows(params.first + at) ? logit : -infinity();
         work[at] = logit;
         // A penalty can make +inf of a large logit.
         max = fminf(fmaxf(max, logit), MAX);
         any |= is_finite(logit);
-    }
+    });
     any = __syncthreads_or(any);
     max = reduce(max, shared, Most());
     if constexpr (!Ranks::IS_ALONE) {
@@ -480,7 +540,7 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
         for (u32 at = threadIdx.x; at < ids; at += THREADS) {
             const u32 id = params.first + at;
             const float logit = clean(raw[at]);
-            if (logit >= -MAX && allows(row, lists, id)) {
+            if (logit >= -MAX && mask.allows(id)) {
                 const u64 key = static_cast<u64>(ordered(logit + 0.0f)) << 32 | ~id;
                 best = key > best ? key : best;
             }
@@ -491,9 +551,9 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
 
     if (row.temperature == 0.0f) {
         u32 first = vocab;
-        for (u32 at = threadIdx.x; at < ids; at += THREADS) {
-            first = work[at] >= max ? min(first, params.first + at) : first;
-        }
+        for_values(work, ids, [&](u32 at, float logit) {
+            first = logit >= max ? min(first, params.first + at) : first;
+        });
         return ranks.across(reduce(first, shared, Least()), shared, Least());
     }
 
@@ -503,27 +563,26 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
     u32 favourite = vocab;
     u32 num_left = 0;
     u64 mass = 0;
-    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
-        const float difference = __fmul_rn(__fsub_rn(work[at], max), inverse);
+    for_values(work, ids, [&](u32 at, float logit) {
+        const float difference = __fmul_rn(__fsub_rn(logit, max), inverse);
         // Of a +inf logit the difference is positive.
         const float weight = exp_nonpositive(difference > 0.0f ? 0.0f : difference);
         work[at] = weight;
         favourite = weight >= 1.0f ? min(favourite, params.first + at) : favourite;
         num_left += weight >= least;
         mass += weight >= least ? mass_of(weight) : 0;
-    }
+    });
     favourite = ranks.across(reduce(favourite, shared, Least()), shared, Least());
     // vLLM's order: min_p, then top_k, then top_p on the remaining mass.
     u64 border = ~0ull;
-    const auto member = [&](u32 at) {
-        const float weight = work[at];
+    const auto member = [&](u32 at, float weight) {
         return Member{weight >= least, weight_key(weight, params.first + at), mass_of(weight)};
     };
     if (row.top_k > 0 || row.top_p < 1.0f) {
         num_left = ranks.across(reduce(num_left, shared, Sum()), shared, Sum());
         mass = ranks.across(reduce(mass, shared, Sum()), shared, Sum());
         if (row.top_k > 0 && row.top_k < num_left) {
-            const Border kept = select<true, false>(ranks, shared, ids, row.top_k, member);
+            const Border kept = select<true, false>(ranks, shared, work, ids, row.top_k, member);
             border = kept.key;
             mass = kept.mass;
         }
@@ -531,7 +590,7 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
             const double share = __dmul_rn(static_cast<double>(row.top_p), __ull2double_rn(mass));
             const u64 goal = __double2ull_rz(fmax(ceil(share), 1.0));
             if (goal <= mass) {
-                border = select<true, true>(ranks, shared, ids, goal, member).key;
+                border = select<true, true>(ranks, shared, work, ids, goal, member).key;
             }
         }
     }
@@ -548,12 +607,12 @@ __device__ __forceinline__ void score(const SamplerDrawParams& params, const Sam
     const float own = ranks.across(place < ids ? clean(raw[place]) : -infinity(), shared, Most());
     double sum = 0.0;
     u32 larger = 0;
-    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
+    for_values<4>(raw, ids, [&](u32 at, float value) {
         const u32 id = params.first + at;
-        const float logit = clean(raw[at]);
+        const float logit = clean(value);
         sum = __dadd_rn(sum, static_cast<double>(exp_nonpositive(__fsub_rn(logit, max))));
         larger += logit > own || (logit == own && id < token);
-    }
+    });
     sum = ranks.across(reduce(sum, shared, Sum()), shared, Sum());
     larger = ranks.across(reduce(larger, shared, Sum()), shared, Sum());
     // ln(1) + inf: every logprob is -inf.
@@ -565,22 +624,22 @@ __device__ __forceinline__ void score(const SamplerDrawParams& params, const Sam
         return;
     }
 
-    const auto key_of = [raw, &params](u32 at) {
-        return static_cast<u64>(~ordered(clean(raw[at]) + 0.0f)) << 32 | params.first + at;
+    const auto key_of = [&params](u32 at, float value) {
+        return static_cast<u64>(~ordered(clean(value) + 0.0f)) << 32 | params.first + at;
     };
-    const u64 border = select<false, false>(ranks, shared, ids, row.top, [key_of](u32 at) {
-        return Member{true, key_of(at), 0};
+    const u64 border = select<false, false>(ranks, shared, raw, ids, row.top, [key_of](u32 at, float value) {
+        return Member{true, key_of(at, value), 0};
     }).key;
     if (threadIdx.x == 0) {
         shared.num_listed = 0;
     }
     __syncthreads();
-    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
-        const u64 key = key_of(at);
+    for_values(raw, ids, [&](u32 at, float value) {
+        const u64 key = key_of(at, value);
         if (key <= border) {
             shared.listed[atomicAdd(&shared.num_listed, 1)] = key;
         }
-    }
+    });
     __syncthreads();
     if constexpr (!Ranks::IS_ALONE) {
         ranks.add_listed(shared);
@@ -610,17 +669,17 @@ __device__ __forceinline__ void choose(const SamplerDrawParams& params, Ranks& r
     bool any = false;
     bool broken = false;
     bool differs = false;
-    for (u32 at = threadIdx.x; at < ids; at += THREADS) {
-        const float logit = raw[at];
+    const bool is_given = row.rule == GIVEN;
+    for_values(raw, ids, [&](u32 at, float logit) {
         const float cleaned = clean(logit);
         max = fmaxf(max, cleaned);
         any |= is_finite(logit);
         broken |= !(logit <= MAX);
         differs |= !(logit == head);
-        if (row.rule != GIVEN) {
+        if (!is_given) {
             work[at] = cleaned;
         }
-    }
+    });
     any = __syncthreads_or(any);
     broken = __syncthreads_or(broken);
     differs = __syncthreads_or(differs);

@@ -9,7 +9,7 @@ use crate::{Driver, Kernel, LaunchShape, Stream};
 use perigee_ops::OpError;
 
 /// The declaration.
-pub const KERNEL: Kernel = plain!("combine", &["combine"], 104);
+pub const KERNEL: Kernel = plain!("combine", &["combine"], 64);
 
 /// `CombineParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
@@ -61,7 +61,9 @@ pub fn launch<D: Driver>(
     ahead: [Ahead; 2],
 ) -> Result<(), OpError> {
     let others = if ahead.iter().any(Ahead::is_some) { ahead::BLOCKS } else { 0 };
-    let shape = LaunchShape { grid: [num_rows as u32 + others, 1, 1], threads: 256, shared_bytes: 0 };
+    // Eight columns each, in whole warps.
+    let threads = (params.columns as u32).div_ceil(8).next_multiple_of(32);
+    let shape = LaunchShape { grid: [num_rows as u32 + others, 1, 1], threads, shared_bytes: 0 };
     stream.launch(
         "combine",
         shape,
