@@ -214,6 +214,29 @@ pub struct EmulatedDevice {
     pub free_bytes: u64,
     next: u64,
     recording: Option<Vec<Command>>,
+    failure: Option<Failure>,
+    /// Calls that gave the device work.
+    calls: u64,
+}
+
+/// What befalls a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Its calls fail, as behind an error that no context survives.
+    Lost,
+    /// A call does not return, as one that waits for a kernel without an end.
+    Hangs,
+    /// Its exchanges give nothing.
+    Silent,
+}
+
+/// A fault, and the number of the call that gives the device work, or of the exchange, from which on it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// What befalls the device.
+    pub fault: Fault,
+    /// Calls, or exchanges, before it.
+    pub after: u64,
 }
 
 /// A program, parsed when a kernel of it is first launched: a test loads all of a backend's and launches some.
@@ -258,7 +281,17 @@ impl EmulatedDevice {
         let node = Arc::new(Mutex::new(Node::new(devices, seed)));
         let device = |device| {
             let (node, compilations) = (node.clone(), compilations.clone());
-            Self { node, device, arch, compilations, next: 0, recording: None, free_bytes: 4 << 30 }
+            Self {
+                node,
+                device,
+                arch,
+                compilations,
+                next: 0,
+                recording: None,
+                failure: None,
+                calls: 0,
+                free_bytes: 4 << 30,
+            }
         };
         (0..devices).map(device).collect()
     }
@@ -266,6 +299,25 @@ impl EmulatedDevice {
     /// Changes the options of later launches, of all devices of the machine.
     pub fn set_options(&mut self, set: impl FnOnce(&mut Options)) {
         set(&mut locked(&self.node).machine.options);
+    }
+
+    /// Lets a fault befall this device.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+    }
+
+    /// A call that gives the device work.
+    fn call(&mut self, call: &'static str) -> Result<(), DriverError> {
+        self.calls += 1;
+        match self.failure {
+            Some(Failure { fault: Fault::Lost, after }) if self.calls > after => {
+                Err(DriverError { call, code: 719, text: "the device is lost".into(), fatal: true })
+            }
+            Some(Failure { fault: Fault::Hangs, after }) if self.calls > after => loop {
+                std::thread::park();
+            },
+            _ => Ok(()),
+        }
     }
 
     /// Lets the vendor's products be wrong.
@@ -293,6 +345,13 @@ impl EmulatedDevice {
             Some(_) => Err(error(call, "the stream is being captured".into())),
         }
     }
+}
+
+/// A program whose exchanges end before they give anything, from number `after` on.
+fn silent(text: &str, after: u64) -> String {
+    const BEGIN: &str = "    const Exchange exchange = begin_exchange(link);\n";
+    let stop = format!("{BEGIN}    if (exchange.epoch >= {after}) {{\n        return;\n    }}\n");
+    text.replace(BEGIN, &stop)
 }
 
 fn error(call: &'static str, text: String) -> DriverError {
@@ -336,11 +395,13 @@ impl Driver for EmulatedDevice {
 
     fn upload(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.refuse_while_recording("cuMemcpyHtoDAsync")?;
+        self.call("cuMemcpyHtoDAsync")?;
         self.enqueue(Command::Write(to, bytes.to_vec()))
     }
 
     fn download(&mut self, from: u64, bytes: usize) -> Result<Transfer, DriverError> {
         self.refuse_while_recording("cuMemcpyDtoHAsync")?;
+        self.call("cuMemcpyDtoHAsync")?;
         let transfer = Transfer(self.next);
         self.next += 1;
         self.enqueue(Command::Read { from, bytes, transfer })?;
@@ -360,7 +421,11 @@ impl Driver for EmulatedDevice {
     }
 
     fn load(&mut self, program: &Program) -> Result<Self::Module, DriverError> {
-        Ok(Arc::new(Loaded(program.clone(), OnceLock::new())))
+        let mut program = program.clone();
+        if let Some(Failure { fault: Fault::Silent, after }) = self.failure {
+            program.text = silent(&program.text, after);
+        }
+        Ok(Arc::new(Loaded(program, OnceLock::new())))
     }
 
     fn function(&mut self, module: &Arc<Loaded>, name: &str, shared: u32) -> Result<Entry, DriverError> {
@@ -376,6 +441,7 @@ impl Driver for EmulatedDevice {
         shape: &LaunchShape,
         parameters: &[u8],
     ) -> Result<(), DriverError> {
+        self.call("cuLaunchKernelEx")?;
         let declared = function.1;
         let function = function.kernel(&self.node, self.device, &self.compilations)?;
         if shape.shared_bytes > declared {
@@ -421,6 +487,7 @@ impl Driver for EmulatedDevice {
 
     fn replay(&mut self, graph: &Recorded) -> Result<(), DriverError> {
         self.refuse_while_recording("cuGraphLaunch")?;
+        self.call("cuGraphLaunch")?;
         locked(&self.node).enqueue(self.device, graph.0.iter().cloned())
     }
 

@@ -10,4 +10,4 @@ mod compilations;
 mod device;
 
 pub use compilations::{Code, Compilations};
-pub use device::{Change, EmulatedDevice, Entry, Loaded, Recorded};
+pub use device::{Change, EmulatedDevice, Entry, Failure, Fault, Loaded, Recorded};
