@@ -7,7 +7,8 @@
 // Floor:   Q=1536, C=512, R=64, FP8 rows: T=2048 is 31 MB -> 7 us at 4.3 TB/s (H200); T=1 is latency.
 // Grid:    (T, 2): y = 0 stores the key's latent, y = 1 normalises the query's; 256 threads. z > 0 fetches ahead.
 // Order:   a thread adds its squares in order of the columns, then block_sum.
-// Tried:   H100, T=1: 6 us; T=2048: 22 us.
+// Tried:   H100, T=1: 6 us; T=2048: 22 us, with gains that were loaded behind the sum. All loads of a row are on their way before it now,
+//          which has not run on a GPU.
 
 #include "ahead.cuh"
 #include "types.cuh"
@@ -53,44 +54,84 @@ __device__ __forceinline__ float inverse_root(float squares, int columns, float 
     return __frcp_rn(__fsqrt_rn(mean_square + eps));
 }
 
-__device__ __forceinline__ void normalise_query(const LatentParams& params) {
-    __shared__ float warp_sums[WARPS];
-    const int thread = static_cast<int>(threadIdx.x);
-    float* row = params.q_latent + static_cast<i64>(blockIdx.x) * params.q_columns;
-    float squares = 0.0f;
-    for (int i = thread; i < params.q_columns; i += THREADS) {
-        squares = __fmaf_rn(row[i], row[i], squares);
-    }
-    const float inverse = inverse_root(squares, params.q_columns, params.eps, warp_sums);
-    for (int i = thread; i < params.q_columns; i += THREADS) {
-        row[i] = params.q_gain[i] * (row[i] * inverse);
-        if (params.q_rounded != nullptr) {
-            params.q_rounded[static_cast<i64>(blockIdx.x) * params.q_columns + i] = bf16_of(row[i]);
+// A thread's columns of a row and of its norm's gain, every 256th from its own on: what is needed of both is on its way before the sum of
+// squares. STEPS of them are in registers; longer rows are read again.
+constexpr int STEPS = 8;
+
+struct Row {
+    const float* from;
+    const float* gain;
+    int columns;
+    float values[STEPS], gains[STEPS];
+
+    __device__ __forceinline__ Row(const float* from, const float* gain, int columns) : from(from), gain(gain), columns(columns) {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            const int column = step * THREADS + static_cast<int>(threadIdx.x);
+            const bool is_there = column < columns;
+            values[step] = is_there ? from[column] : 0.0f;
+            gains[step] = is_there ? gain[column] : 0.0f;
         }
     }
+
+    __device__ __forceinline__ float squares() const {
+        float squares = 0.0f;
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            squares = __fmaf_rn(values[step], values[step], squares);
+        }
+        for (int i = STEPS * THREADS + static_cast<int>(threadIdx.x); i < columns; i += THREADS) {
+            squares = __fmaf_rn(from[i], from[i], squares);
+        }
+        return squares;
+    }
+
+    // Calls `with` with each column and its normalised value.
+    template <typename With>
+    __device__ __forceinline__ void normalised(float inverse, const With& with) const {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            const int column = step * THREADS + static_cast<int>(threadIdx.x);
+            if (column < columns) {
+                with(column, gains[step] * (values[step] * inverse));
+            }
+        }
+        for (int i = STEPS * THREADS + static_cast<int>(threadIdx.x); i < columns; i += THREADS) {
+            with(i, gain[i] * (from[i] * inverse));
+        }
+    }
+};
+
+__device__ __forceinline__ void normalise_query(const LatentParams& params) {
+    __shared__ float warp_sums[WARPS];
+    const i64 first = static_cast<i64>(blockIdx.x) * params.q_columns;
+    float* to = params.q_latent + first;
+    const Row row(to, params.q_gain, params.q_columns);
+    const float inverse = inverse_root(row.squares(), params.q_columns, params.eps, warp_sums);
+    row.normalised(inverse, [&](int column, float value) {
+        to[column] = value;
+        if (params.q_rounded != nullptr) {
+            params.q_rounded[first + column] = bf16_of(value);
+        }
+    });
 }
 
 // Puts the normalised latent and the rotated rope key of this block's row into `values` [C+R].
 __device__ __forceinline__ void compute_row(const LatentParams& params, float* values) {
     __shared__ float warp_sums[WARPS];
     const int thread = static_cast<int>(threadIdx.x);
-    const float* row = params.kv_a + static_cast<i64>(blockIdx.x) * (params.columns + params.rope);
-    float squares = 0.0f;
-    for (int i = thread; i < params.columns; i += THREADS) {
-        squares = __fmaf_rn(row[i], row[i], squares);
-    }
-    const float inverse = inverse_root(squares, params.columns, params.eps, warp_sums);
-    for (int i = thread; i < params.columns; i += THREADS) {
-        values[i] = params.kv_gain[i] * (row[i] * inverse);
-    }
+    const float* from = params.kv_a + static_cast<i64>(blockIdx.x) * (params.columns + params.rope);
+    const Row row(from, params.kv_gain, params.columns);
     const float* rotation = params.rotations + static_cast<i64>(blockIdx.x) * params.rope;
     const int half = params.rope / 2;
     for (int i = thread; i < half; i += THREADS) {
         const float cosine = rotation[i], sine = rotation[half + i];
-        const float a = row[params.columns + 2 * i], b = row[params.columns + 2 * i + 1];
+        const float a = from[params.columns + 2 * i], b = from[params.columns + 2 * i + 1];
         values[params.columns + 2 * i] = __fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine));
         values[params.columns + 2 * i + 1] = __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine));
     }
+    const float inverse = inverse_root(row.squares(), params.columns, params.eps, warp_sums);
+    row.normalised(inverse, [&](int column, float value) { values[column] = value; });
     __syncthreads();
 }
 
