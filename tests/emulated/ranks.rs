@@ -1,6 +1,7 @@
 //! What ranks exchange on devices that run side by side: sums in the order of the ranks, to the bit, whichever device is ahead.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -628,35 +629,51 @@ fn ranks_that_diverge_end_the_engine() {
 fn the_memory_plan_is_what_devices_allocate() {
     let folder = tempfile::tempdir().unwrap();
     ranks::write_with_doubled_heads("kimi", folder.path());
-    let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     for (world, parallelism) in [(1, WHOLE), (2, WHOLE), (4, parts(2)), (8, parts(1))] {
-        let Some(drivers) = TestDriver::several(world, Arch::Sm90a, None) else { return };
-        let counts: Vec<_> = drivers.iter().map(|driver| driver.counts.clone()).collect();
-        let backends = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::F32).unwrap());
-        let mut options = options();
-        (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (4, 32);
-        (options.scheduler.max_model_len, options.num_blocks) = (256, 512);
-        options.parallelism = parallelism;
-        let metrics = Arc::new(Metrics::new("golden", true));
-        let mut planned = None;
-        let mut note = |at| {
-            if let EngineProgress::Planned(plan) = at {
-                planned = Some(plan);
-            }
+        check_plan(folder.path(), None, world, parallelism);
+    }
+    let draft = eagle3::oracle().join("draft-mla");
+    for world in [1, 2] {
+        check_plan(&eagle3::oracle().join("target"), Some(&draft), world, WHOLE);
+    }
+}
+
+fn check_plan(folder: &Path, draft: Option<&Path>, world: usize, parallelism: Parallelism) {
+    let Some(drivers) = TestDriver::several(world, Arch::Sm90a, None) else { return };
+    let checkpoint = Checkpoint::open(folder).unwrap();
+    let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
+    let counts: Vec<_> = drivers.iter().map(|driver| driver.counts.clone()).collect();
+    let backends = drivers.into_iter().map(|driver| CudaBackend::new(driver, Activations::F32).unwrap());
+    let mut options = options();
+    (options.scheduler.max_num_seqs, options.scheduler.max_num_batched_tokens) = (4, 32);
+    (options.scheduler.max_model_len, options.num_blocks) = (256, 512);
+    options.parallelism = parallelism;
+    if let Some(draft) = draft {
+        options.speculation = speculation::Config {
+            method: speculation::Method::Eagle3,
+            draft: Some(draft.into()),
+            ..speculation::Config::default()
         };
-        let gpus = EquippedGpus::new(backends.collect());
-        let engine =
-            start_on_gpus(gpus, &checkpoint, blueprint.clone(), &options, metrics, &mut note).unwrap();
-        finish(engine);
-        let plan = planned.unwrap();
-        let bytes = (plan.weights_bytes + plan.workspace_bytes + plan.cache_bytes) / world as u64;
-        for counts in &counts {
-            let allocated = counts.lock().unwrap().allocated_bytes;
-            let ratio = allocated as f64 / bytes as f64;
-            println!("{world} devices, {parallelism:?}: {allocated} of {bytes}, {ratio:.3}");
-            assert!((0.98..=1.02).contains(&ratio), "{world}, {parallelism:?}: {allocated} for {bytes}");
+    }
+    let metrics = Arc::new(Metrics::new("golden", true));
+    let mut planned = None;
+    let mut note = |at| {
+        if let EngineProgress::Planned(plan) = at {
+            planned = Some(plan);
         }
+    };
+    let gpus = EquippedGpus::new(backends.collect());
+    finish(start_on_gpus(gpus, &checkpoint, blueprint, &options, metrics, &mut note).unwrap());
+    let plan = planned.unwrap();
+    let bytes = (plan.weights_bytes + plan.workspace_bytes + plan.cache_bytes) / world as u64;
+    for counts in &counts {
+        let allocated = counts.lock().unwrap().allocated_bytes;
+        let ratio = allocated as f64 / bytes as f64;
+        println!(
+            "{world} devices, {parallelism:?}, draft {}: {allocated} of {bytes}, {ratio:.3}",
+            draft.is_some()
+        );
+        assert!((0.98..=1.02).contains(&ratio), "{world}, {parallelism:?}: {allocated} for {bytes}");
     }
 }
 
