@@ -235,11 +235,7 @@ fn layout(request: &Request<'_>, split: Split, usable_bytes: f64) -> LayoutPlan 
         }
     }
     if split == Split::KvBySequence {
-        // Beside the part of each: W_UK and W_UV of the other heads.
-        let mla = &request.blueprint.mla;
-        let head = (mla.qk_nope_head_dim + mla.v_head_dim) * mla.kv_lora_rank;
-        let all = 2.0 * (request.blueprint.num_layers * mla.num_heads * head) as f64;
-        weights.push(("kv_b of other heads", all * (1.0 - 1.0 / count)));
+        weights.push(("kv_b of other heads", bytes_of_other_heads(request)));
     }
     let draft = |draft: DraftNeeds| draft.bytes - draft.divided_bytes * (1.0 - 1.0 / count);
     weights.extend(request.draft.map(|needs| ("draft model", draft(needs))));
@@ -296,6 +292,14 @@ fn workspace_bytes(request: &Request<'_>, split: Split) -> f64 {
     (needs.workspace_bytes + DEVICE_RESERVE_BYTES) as f64
 }
 
+/// Bytes of W_UK and W_UV of the heads of other devices, where each multiplies all heads for its own keys.
+fn bytes_of_other_heads(request: &Request<'_>) -> f64 {
+    let mla = &request.blueprint.mla;
+    let head = (mla.qk_nope_head_dim + mla.v_head_dim) * mla.kv_lora_rank;
+    let all = 2.0 * (request.blueprint.num_layers * mla.num_heads * head) as f64;
+    all * (1.0 - 1.0 / request.devices.count as f64)
+}
+
 /// Bytes one device reads in a decode step of `sequences`, each with `context` tokens. Experts are drawn evenly.
 fn step_bytes(request: &Request<'_>, split: Split, sequences: usize, context: usize) -> f64 {
     let count = request.devices.count as f64;
@@ -318,7 +322,10 @@ fn step_bytes(request: &Request<'_>, split: Split, sequences: usize, context: us
         })
         .sum();
     let cache = kv_bytes_per_token(request) as f64 * sequences as f64 * context as f64;
-    weights + if split == Split::KvReplicated { cache } else { cache / count }
+    match split {
+        Split::KvReplicated => weights + cache,
+        Split::KvBySequence => weights + bytes_of_other_heads(request) + cache / count,
+    }
 }
 
 /// (arithmetic of all products with weights, arithmetic of attention per token of context) for one token of a prompt.
