@@ -64,7 +64,7 @@ impl Equipped<Group<CpuBackend>> {
 }
 
 impl<B: Rank> Equipped<Group<B>> {
-    /// The same ranks with the model shared otherwise, before anything is loaded.
+    /// These ranks with another division of the model, before anything is loaded.
     pub(super) fn sharing(self, parallelism: Parallelism) -> Self {
         Self { backend: self.backend.sharing(parallelism), ..self }
     }

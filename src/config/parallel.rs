@@ -127,7 +127,8 @@ impl ParallelConfig {
         }
     }
 
-    /// What GPUs exchange that divide the cached tokens only if there is no room for all of them on each; `None`: they do not.
+    /// Exchange of GPUs that divide the cached tokens only where one GPU has no room for all of them; `None`: the setting or the block
+    /// size rules it out.
     pub fn divides_if_small(&self, ranks: usize, block_size: usize) -> Option<AttentionExchange> {
         let may = ranks > 1 && self.context == 0 && block_size.is_multiple_of(ranks);
         may.then(|| self.exchanged(true))

@@ -65,8 +65,7 @@ pub struct EngineOptions {
     pub memory_utilization: f64,
     /// How several GPUs share the model; ranks of the CPU have it in `backend`.
     pub parallelism: Parallelism,
-    /// What several GPUs exchange that divide the cache because, whole on each, it has no room for the longest sequence; `None`: they do
-    /// not.
+    /// Exchange of GPUs that divide a cache which, whole on each, has no room for the longest sequence; `None`: they do not divide it.
     pub divides_if_small: Option<AttentionExchange>,
     /// In which type sums cross between GPUs.
     pub wire: Wire,

@@ -23,7 +23,7 @@ fn timings(rows: usize) -> (u32, u32) {
 pub(super) struct Variants(Vec<(usize, Variant)>);
 
 impl Variants {
-    /// What nobody has measured.
+    /// The variants before a measurement: one shot for few rows, two for more.
     pub(super) fn unmeasured(layout: &Layout) -> Self {
         let few = ONE_SHOT_ROWS.min(layout.most_rows(Variant::PushOneShot));
         Self(vec![(few, Variant::PushOneShot), (usize::MAX, Variant::PushTwoShot)])
@@ -56,7 +56,7 @@ impl Times {
     }
 }
 
-/// What `rank` gives to element `at` of a verified sum: three bits of the sum, so that a wrong one says whose is missing.
+/// The number that `rank` adds to element `at` of a verified sum: three bits of the sum, so that a wrong sum names the rank.
 fn given(rank: usize, at: usize) -> u32 {
     (1 + (at * 5 + rank * 3) as u32 % 7) << (3 * rank)
 }

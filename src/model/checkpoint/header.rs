@@ -85,7 +85,7 @@ fn split(file: &[u8]) -> Result<(&[u8], usize), HeaderProblem> {
     Ok((json, LENGTH_BYTES + len as usize))
 }
 
-/// What the parser says, in a bounded length.
+/// The parser's message, in a bounded length.
 fn shortened(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.char_indices().nth(MAX_QUOTED) {

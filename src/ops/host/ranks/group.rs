@@ -151,7 +151,7 @@ impl<B: Rank> Group<B> {
         Ok(Self { pool, ranks, meeting, parallelism, vocab_size: 0, values: Vec::new() })
     }
 
-    /// The same ranks, which share a network otherwise: nothing of it is loaded. Groups of experts are as many as before.
+    /// This group with another division of the context, before a network is loaded. The number of expert groups stays.
     pub fn sharing(self, parallelism: Parallelism) -> Self {
         let expert_groups = self.parallelism.expert_groups;
         Self { parallelism: Parallelism { expert_groups, ..parallelism }, ..self }
