@@ -18,14 +18,17 @@ use perigee_http::generate::{GuardChoice, GuardPlan};
 use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
-use perigee_ops::{Activations, CacheDtype, Parallelism};
+use perigee_ops::{
+    Activations, BlockId, CacheDtype, Outcomes, Parallelism, Row, Rule, SampleRow, SampleRows, SeqSlot,
+    SlotSpec, StepPlan, TokenId, TokenSource,
+};
 use perigee_telemetry::Metrics;
 use perigee_text::grammar::{AnswerFormat, GrammarSpec, Grammars, JsonStyle};
 use perigee_text::{Specials, Tokenizer};
 use serde_json::json;
 
 use crate::delayed::{Delayed, Transfers};
-use crate::emulated;
+use crate::{emulated, golden};
 
 /// The last two run the draft model, which the late backend cannot.
 const METHODS: [Method; 4] = [Method::Ngram, Method::Suffix, Method::Eagle3, Method::Auto];
@@ -439,6 +442,41 @@ fn a_group_of_late_ranks_gives_the_same_bits_with_five_commands_a_step() {
     assert_eq!(after.operations, before.operations, "and no operation of them is called");
     assert_eq!(after.logits - before.logits, after.samples - before.samples);
     assert_eq!(after.samples - before.samples, after.outcomes - before.outcomes);
+}
+
+/// Commands without a result wait for one that has one: a step whose layers are recorded takes the ranks' threads three times, and one whose layers
+/// run once more for each layer, and twice at their end.
+#[test]
+fn a_recorded_step_takes_the_threads_of_a_group_three_times() {
+    let ranks = [(); 2].map(|()| Delayed::new(cpu(), 3));
+    let mut model = golden::load_folder(
+        Group::new(ranks.into()).unwrap(),
+        &golden::golden_folder("kimi"),
+        CacheDtype::F32,
+    );
+    let spec = SlotSpec { prompt: &[], reply: &[], counts: false, logit_bias: &[], stops: &[] };
+    model.open_slot(SeqSlot(0), &spec).unwrap();
+    let mut turns = Vec::new();
+    for position in 0..3 {
+        let before = model.backend().num_turns();
+        let mut plan = StepPlan::default();
+        plan.add([TokenSource::from(7)].into_iter(), position, 0, &[BlockId(0)], golden::BLOCK_SIZE);
+        plan.logits_rows = vec![Row(0)];
+        model.forward(&plan).unwrap();
+        model.logits(0..1).unwrap();
+        let row = SampleRow {
+            position: position as u64,
+            rule: Rule::Score(TokenId(8)),
+            ..emulated::sampler::plain(0)
+        };
+        let ticket = model.sample(&SampleRows { rows: vec![row], ..Default::default() }).unwrap();
+        let mut outcomes = Outcomes::default();
+        model.wait(ticket, &mut outcomes).unwrap();
+        assert_eq!(outcomes.rows[0].token, TokenId(8));
+        turns.push(model.backend().num_turns() - before);
+    }
+    let num_layers = model.blueprint().num_layers as u64;
+    assert_eq!(turns, [3 + num_layers + 2, 3, 3]);
 }
 
 /// What a step costs a device: one plan up, one set of rows up, one outcome down.

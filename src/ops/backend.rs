@@ -46,26 +46,26 @@ pub enum Upcoming<'a, B: Storage + ?Sized> {
 /// What a backend holds, each in a layout of its own: weights, activations, caches.
 pub trait Storage: Send + 'static {
     /// A linear layer's weight, `[out, in]`, in the backend's own layout.
-    type Matrix: Send + Sync;
+    type Matrix: Send + Sync + 'static;
     /// An f32 vector: norm gains.
-    type Vector: Send + Sync;
+    type Vector: Send + Sync + 'static;
     /// Weights that compute queries and latents from the residual stream, in the backend's own
     /// layout.
-    type AttentionIn: Send + Sync;
+    type AttentionIn: Send + Sync + 'static;
     /// `kv_b_proj` `[H * (N + V), C]`, laid out for both attention forms.
-    type KvUp: Send + Sync;
+    type KvUp: Send + Sync + 'static;
     /// Router weight `[E, D]` and selection bias `[E]`, f32.
-    type Router: Send + Sync;
+    type Router: Send + Sync + 'static;
     /// SwiGLU matrices of one or many experts of one layer.
-    type Experts: Send + Sync;
+    type Experts: Send + Sync + 'static;
     /// The plan, activations and sampling state, at fixed addresses: the residual stream `[T, D]`,
     /// its norm `[T, D]`, queries `[T, H * (N + R)]`, attention's result `[T, H * V]`, logits
     /// `[S, vocab]`, a state per slot.
-    type Workspace: Send;
+    type Workspace: Send + 'static;
     /// The paged latent cache of all layers.
-    type Cache: Send;
+    type Cache: Send + 'static;
     /// Content of a block on its way to the host.
-    type BlockRead: Send;
+    type BlockRead: Send + 'static;
 
     /// Name for logs and errors.
     fn name(&self) -> &'static str;

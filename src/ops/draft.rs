@@ -153,7 +153,7 @@ impl<'a> DraftInput<'a> {
 pub trait DraftOps: Storage {
     /// Weights, activations and cache of a draft. Its blocks have the numbers of the target's cache;
     /// more may follow them.
-    type Draft: Send;
+    type Draft: Send + 'static;
 
     /// Bytes of a draft's workspace and of its cache, before any allocation.
     fn draft_memory(&self, shape: &DraftShape, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {

@@ -22,7 +22,7 @@ pub struct FusionMatrices<'a> {
 /// Runs a multi-token prediction layer beside the network.
 pub trait MtpOps: Storage {
     /// Uploaded [`FusionMatrices`] and the product's input.
-    type Fusion: Send;
+    type Fusion: Send + 'static;
 
     /// Bytes of a fusion's input, before any allocation.
     fn fusion_bytes(&self, shape: &ModelShape, capacity: &Capacity) -> u64 {

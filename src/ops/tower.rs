@@ -116,7 +116,7 @@ pub struct TowerMatrices<'a> {
 /// Runs a vision tower beside the network.
 pub trait TowerOps: Storage {
     /// An uploaded tower: weights, activations of the pictures under way, rows of finished ones.
-    type Tower: Send;
+    type Tower: Send + 'static;
 
     /// Bytes of a tower besides its weights, before any allocation.
     fn tower_bytes(&self, shape: &TowerShape, capacity: &TowerCapacity) -> u64 {

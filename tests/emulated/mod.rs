@@ -11,7 +11,7 @@ mod launches;
 mod model;
 mod operations;
 pub(crate) mod ranks;
-mod sampler;
+pub(crate) mod sampler;
 mod tiled;
 pub(crate) mod tuner;
 mod vendor;

@@ -332,7 +332,7 @@ fn ids(found: &Found) -> Vec<u32> {
 }
 
 /// A greedy row.
-fn plain(row: usize) -> SampleRow {
+pub(crate) fn plain(row: usize) -> SampleRow {
     SampleRow {
         seed: 7,
         position: 0,

@@ -1,8 +1,6 @@
 //! Networks beside the model's own on a group of ranks: drafts, prediction layers, towers.
 
-use std::sync::Mutex;
-
-use super::group::{Group, PerRank, Rank, RankStates, locked};
+use super::group::{Group, Rank, RankStates, locked};
 use super::pieces::ExpertPieces;
 use super::share::{self, Part};
 use crate::{
@@ -43,14 +41,15 @@ impl<B: Rank> DraftOps for Group<B> {
                     mlp: mlp[0].clone(),
                     ..host.clone()
                 };
-                rank.load_draft(&own, shape, rope, capacity, cache).map(Mutex::new)
+                rank.load_draft(&own, shape, rope, capacity, cache)
             })
         });
-        drafts.map(RankStates)
+        drafts.map(RankStates::new)
     }
 
     fn capture(&mut self, state: usize, w: &Self::Workspace, draft: &mut Self::Draft) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.capture(state, &w.at(at), &mut draft.at(at)))
+        let (w, draft) = (w.share(), draft.share());
+        self.enqueue(move |at, rank| rank.capture(state, &w.at(at), &mut draft.at(at)))
     }
 
     fn draft_step(
@@ -61,7 +60,7 @@ impl<B: Rank> DraftOps for Group<B> {
         w: &Self::Workspace,
         draft: &mut Self::Draft,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.draft_step(plan, input, &table.0[at.rank], &w.at(at), &mut draft.at(at)))
+        self.on_each(|at, rank| rank.draft_step(plan, input, table.at(at), &w.at(at), &mut draft.at(at)))
     }
 
     fn draft_logits(
@@ -70,18 +69,20 @@ impl<B: Rank> DraftOps for Group<B> {
         draft: &mut Self::Draft,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.draft_logits(&table.0[at.rank], &mut draft.at(at), &mut w.at(at)))
+        let (table, draft, w) = (table.share(), draft.share(), w.share());
+        self.enqueue(move |at, rank| rank.draft_logits(table.at(at), &mut draft.at(at), &mut w.at(at)))
     }
 
     fn draft_block_bytes(&self, draft: &Self::Draft) -> usize {
-        locked(&self.ranks[0]).draft_block_bytes(&locked(&draft.0[0]))
+        self.on_first(|at, rank| rank.draft_block_bytes(&draft.at(at)))
     }
 
     /// Of the first rank: all have the same. Its calls so far must be able to end without more calls of the others, as they are where
     /// every rank's are on its device.
     fn start_draft_read(&mut self, block: BlockId, draft: &Self::Draft) -> Result<Self::BlockRead, OpError> {
-        let read = locked(&self.ranks[0]).start_draft_read(block, &locked(&draft.0[0]))?;
-        Ok(PerRank(vec![read]))
+        self.settle()?;
+        let read = self.on_first(|at, rank| rank.start_draft_read(block, &draft.at(at)))?;
+        Ok(vec![read])
     }
 
     fn write_draft_block(
@@ -94,7 +95,8 @@ impl<B: Rank> DraftOps for Group<B> {
     }
 
     fn read_draft(&mut self, draft: &Self::Draft) -> DraftActivations {
-        locked(&self.ranks[0]).read_draft(&locked(&draft.0[0]))
+        // They are those of the last `draft_step`, which is never left in the queue.
+        self.on_first(|at, rank| rank.read_draft(&draft.at(at)))
     }
 }
 
@@ -112,7 +114,7 @@ impl<B: Rank> MtpOps for Group<B> {
         shape: &ModelShape,
         capacity: &Capacity,
     ) -> Result<Self::Fusion, OpError> {
-        self.each(|_, rank| rank.load_fusion(host, shape, capacity).map(Mutex::new)).map(RankStates)
+        self.each(|_, rank| rank.load_fusion(host, shape, capacity)).map(RankStates::new)
     }
 
     fn fuse(
@@ -125,7 +127,7 @@ impl<B: Rank> MtpOps for Group<B> {
         own: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         self.on_each(|at, rank| {
-            let (target, table) = (&target.at(at), &table.0[at.rank]);
+            let (target, table) = (&target.at(at), table.at(at));
             rank.fuse(plan, input, table, target, &mut fusion.at(at), &mut own.at(at))
         })
     }
@@ -136,7 +138,8 @@ impl<B: Rank> MtpOps for Group<B> {
         own: &Self::Workspace,
         target: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.logits_of(&head.0[at.rank], &own.at(at), &mut target.at(at)))
+        let (head, own, target) = (head.share(), own.share(), target.share());
+        self.enqueue(move |at, rank| rank.logits_of(head.at(at), &own.at(at), &mut target.at(at)))
     }
 }
 
@@ -154,7 +157,7 @@ impl<B: Rank> TowerOps for Group<B> {
         shape: &TowerShape,
         capacity: &TowerCapacity,
     ) -> Result<Self::Tower, OpError> {
-        self.each(|_, rank| rank.load_tower(host, shape, capacity).map(Mutex::new)).map(RankStates)
+        self.each(|_, rank| rank.load_tower(host, shape, capacity)).map(RankStates::new)
     }
 
     fn begin_pictures(&mut self, pictures: &[&Picture], tower: &mut Self::Tower) -> Result<(), OpError> {
@@ -162,15 +165,18 @@ impl<B: Rank> TowerOps for Group<B> {
     }
 
     fn tower_block(&mut self, block: usize, tower: &mut Self::Tower) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.tower_block(block, &mut tower.at(at)))
+        let tower = tower.share();
+        self.enqueue(move |at, rank| rank.tower_block(block, &mut tower.at(at)))
     }
 
     fn project_pictures(&mut self, to: &[u32], tower: &mut Self::Tower) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.project_pictures(to, &mut tower.at(at)))
+        let (to, tower) = (to.to_vec(), tower.share());
+        self.enqueue(move |at, rank| rank.project_pictures(&to, &mut tower.at(at)))
     }
 
     fn place_rows(&mut self, tower: &Self::Tower, w: &mut Self::Workspace) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.place_rows(&tower.at(at), &mut w.at(at)))
+        let (tower, w) = (tower.share(), w.share());
+        self.enqueue(move |at, rank| rank.place_rows(&tower.at(at), &mut w.at(at)))
     }
 
     fn read_rows(&mut self, rows: &[u32], tower: &Self::Tower) -> Result<Vec<f32>, OpError> {

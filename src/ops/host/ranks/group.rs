@@ -66,10 +66,22 @@ pub trait Rank: Backend {
     fn allocate_rank_cache(&mut self, shape: &CacheShape, member: &Member) -> Result<Self::Cache, OpError>;
 }
 
+/// Most commands that wait; more are run without a result to wait for.
+const MAX_QUEUED: usize = 256;
+
+/// A command of every rank, which owns what it refers to.
+type Command<B> = Box<dyn Fn(Share, &mut B) -> Result<(), OpError> + Send + Sync>;
+
 /// A backend made of ranks.
+///
+/// Operations without a result are commands that wait in a queue; a call with one hands the queue to the ranks' threads, each of which runs
+/// it to its end at its own speed. An error of a queued command comes out of that call.
 pub struct Group<B> {
     /// Worker `r` of the pool runs rank `r`.
     pool: ThreadPool,
+    queue: Vec<Command<B>>,
+    /// Times that the ranks' threads were given commands.
+    num_turns: u64,
     pub(super) ranks: Vec<Mutex<B>>,
     meeting: Arc<Meeting>,
     parallelism: Parallelism,
@@ -79,24 +91,46 @@ pub struct Group<B> {
     values: Vec<f32>,
 }
 
-/// One value per rank.
-pub struct PerRank<T>(pub(super) Vec<T>);
+/// One value per rank, which commands share.
+pub struct PerRank<T>(pub(super) Arc<[T]>);
 
-/// One mutable state per rank.
-pub struct RankStates<T>(pub(super) Vec<Mutex<T>>);
+/// One mutable state per rank, which commands share.
+pub struct RankStates<T>(pub(super) PerRank<Mutex<T>>);
 
 /// Experts of one layer, split over ranks.
 pub struct GroupExperts<T> {
-    ranks: Vec<T>,
+    ranks: PerRank<T>,
     /// The experts that each rank has, or has a part of.
     held: Vec<Range<usize>>,
     /// Whether experts are cut by inner units.
     is_cut: bool,
 }
 
+impl<T> PerRank<T> {
+    pub(super) fn new(values: Vec<T>) -> Self {
+        Self(values.into())
+    }
+
+    pub(super) fn at(&self, rank: Share) -> &T {
+        &self.0[rank.rank]
+    }
+
+    pub(super) fn share(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
 impl<T> RankStates<T> {
+    pub(super) fn new(states: Vec<T>) -> Self {
+        Self(PerRank::new(states.into_iter().map(Mutex::new).collect()))
+    }
+
     pub(super) fn at(&self, rank: Share) -> MutexGuard<'_, T> {
-        locked(&self.0[rank.rank])
+        locked(self.0.at(rank))
+    }
+
+    pub(super) fn share(&self) -> Self {
+        Self(self.0.share())
     }
 }
 
@@ -148,7 +182,16 @@ impl<B: Rank> Group<B> {
             Mutex::new(backend)
         };
         let ranks = ranks.into_iter().enumerate().map(joined).collect();
-        Ok(Self { pool, ranks, meeting, parallelism, vocab_size: 0, values: Vec::new() })
+        Ok(Self {
+            pool,
+            queue: Vec::new(),
+            num_turns: 0,
+            ranks,
+            meeting,
+            parallelism,
+            vocab_size: 0,
+            values: Vec::new(),
+        })
     }
 
     /// This group with another division of the context, before a network is loaded. The number of expert groups stays.
@@ -157,29 +200,70 @@ impl<B: Rank> Group<B> {
         Self { parallelism: Parallelism { expert_groups, ..parallelism }, ..self }
     }
 
+    /// Times that the threads of the ranks were given commands so far, of which each runs all that had waited.
+    pub fn num_turns(&self) -> u64 {
+        self.num_turns
+    }
+
     /// Bytes that the ranks have given one another so far, by operation.
     pub fn exchanged(&self) -> BTreeMap<&'static str, u64> {
         self.meeting.deposited()
     }
 
-    /// Runs `work` on every rank; results in rank order. Errors: the first error that is not the
+    /// Queues a command of every rank. Errors: those of commands before it, where the queue is full.
+    pub(super) fn enqueue(
+        &mut self,
+        command: impl Fn(Share, &mut B) -> Result<(), OpError> + Send + Sync + 'static,
+    ) -> Result<(), OpError> {
+        self.queue.push(Box::new(command));
+        match self.queue.len() < MAX_QUEUED {
+            true => Ok(()),
+            false => self.settle(),
+        }
+    }
+
+    /// Runs the queued commands on every rank. Errors: as [`Group::each`].
+    pub(super) fn settle(&mut self) -> Result<(), OpError> {
+        match self.queue.is_empty() {
+            true => Ok(()),
+            false => self.behind_queue(|_, _| Ok(())).map(|_| ()),
+        }
+    }
+
+    /// Runs `work` on every rank when all ranks have run the queued commands; results in rank order. Errors: the first error that is not the
     /// report of another rank's failure.
     pub(super) fn each<R: Send>(
         &mut self,
         work: impl Fn(Share, &mut B) -> Result<R, OpError> + Sync,
     ) -> Result<Vec<R>, OpError> {
+        self.settle()?;
+        self.behind_queue(work)
+    }
+
+    /// [`Group::each`] of work that reads nothing of other ranks: each rank runs it behind its own commands.
+    fn behind_queue<R: Send>(
+        &mut self,
+        work: impl Fn(Share, &mut B) -> Result<R, OpError> + Sync,
+    ) -> Result<Vec<R>, OpError> {
         let (ranks, meeting) = (&self.ranks, &*self.meeting);
+        // Taken, so that a panic drops it.
+        let mut queue = std::mem::take(&mut self.queue);
         meeting.reset();
+        self.num_turns += 1;
         let results: Vec<Mutex<Option<Result<R, OpError>>>> =
             ranks.iter().map(|_| Mutex::default()).collect();
         self.pool.run(&|rank| {
             let _abandon = Abandon(meeting);
-            let result = work(Share { rank, world: ranks.len() }, &mut locked(&ranks[rank]));
+            let (share, mut backend) = (Share { rank, world: ranks.len() }, locked(&ranks[rank]));
+            let ran = queue.iter().try_for_each(|command| command(share, &mut backend));
+            let result = ran.and_then(|()| work(share, &mut backend));
             if result.is_err() {
                 meeting.abandon();
             }
             *locked(&results[rank]) = Some(result);
         });
+        queue.clear();
+        self.queue = queue;
         let mut values = Vec::with_capacity(results.len());
         let mut abandoned = None;
         for result in
@@ -194,9 +278,14 @@ impl<B: Rank> Group<B> {
         abandoned.map_or(Ok(values), Err)
     }
 
+    /// Runs `work` on the first rank alone.
+    pub(super) fn on_first<R>(&self, work: impl FnOnce(Share, &mut B) -> R) -> R {
+        work(Share { rank: 0, world: self.ranks.len() }, &mut locked(&self.ranks[0]))
+    }
+
     /// Bytes of each rank's part of a block.
     fn rank_block_bytes(&self, cache: &RankStates<B::Cache>) -> Vec<usize> {
-        let ranks = self.ranks.iter().zip(&cache.0);
+        let ranks = self.ranks.iter().zip(&*cache.0.0);
         ranks.map(|(rank, cache)| locked(rank).block_bytes(&locked(cache))).collect()
     }
 
@@ -216,7 +305,7 @@ impl<B: Rank> Group<B> {
             };
             load(rank, &own.view(), split)
         });
-        matrix.map(PerRank)
+        matrix.map(PerRank::new)
     }
 
     pub(super) fn on_each(
@@ -243,7 +332,7 @@ impl<B: Rank> Storage for Group<B> {
     type Experts = GroupExperts<B::Experts>;
     type Workspace = RankStates<B::Workspace>;
     type Cache = RankStates<B::Cache>;
-    type BlockRead = PerRank<B::BlockRead>;
+    type BlockRead = Vec<B::BlockRead>;
 
     fn name(&self) -> &'static str {
         locked(&self.ranks[0]).name()
@@ -294,7 +383,7 @@ impl<B: Rank> Backend for Group<B> {
     }
 
     fn load_vector(&mut self, host: &TensorView<'_>) -> Result<Self::Vector, OpError> {
-        self.each(|_, rank| rank.load_vector(host)).map(PerRank)
+        self.each(|_, rank| rank.load_vector(host)).map(PerRank::new)
     }
 
     fn load_attention_in(
@@ -320,7 +409,7 @@ impl<B: Rank> Backend for Group<B> {
                 }
             }
         });
-        weights.map(PerRank)
+        weights.map(PerRank::new)
     }
 
     fn load_kv_up(&mut self, host: &StoredMatrix<'_>, shape: &MlaShape) -> Result<Self::KvUp, OpError> {
@@ -332,7 +421,7 @@ impl<B: Rank> Backend for Group<B> {
             let rows = share::rows(op, host, part(op, share, out, num_heads)?)?;
             rank.load_rank_kv_up((&rows.view(), &own), by_heads.then_some((host, shape)))
         });
-        weights.map(PerRank)
+        weights.map(PerRank::new)
     }
 
     fn load_router(
@@ -341,7 +430,7 @@ impl<B: Rank> Backend for Group<B> {
         bias: &TensorView<'_>,
         shape: &RouterShape,
     ) -> Result<Self::Router, OpError> {
-        self.each(|_, rank| rank.load_router(weight, bias, shape)).map(PerRank)
+        self.each(|_, rank| rank.load_router(weight, bias, shape)).map(PerRank::new)
     }
 
     fn load_experts(
@@ -361,7 +450,8 @@ impl<B: Rank> Backend for Group<B> {
             let within = Share { rank: share.rank % within, world: within };
             rank.load_expert_range(&ExpertPieces::cut(&experts[own.clone()], within), own.start)
         })?;
-        Ok(GroupExperts { held: (0..self.ranks.len()).map(held).collect(), ranks, is_cut: within > 1 })
+        let held = (0..self.ranks.len()).map(held).collect();
+        Ok(GroupExperts { held, ranks: PerRank::new(ranks), is_cut: within > 1 })
     }
 
     fn allocate_workspace(
@@ -374,18 +464,18 @@ impl<B: Rank> Backend for Group<B> {
         self.vocab_size = shape.vocab_size;
         let states = self.each(|share, rank| {
             let member = Member::new(share, parallelism, meeting.clone());
-            rank.allocate_rank_workspace(shape, capacity, rope, member).map(Mutex::new)
+            rank.allocate_rank_workspace(shape, capacity, rope, member)
         });
-        states.map(RankStates)
+        states.map(RankStates::new)
     }
 
     fn allocate_cache(&mut self, shape: &CacheShape) -> Result<Self::Cache, OpError> {
         let (meeting, parallelism) = (self.meeting.clone(), self.parallelism);
         let states = self.each(|share, rank| {
             let member = Member::new(share, parallelism, meeting.clone());
-            rank.allocate_rank_cache(shape, &member).map(Mutex::new)
+            rank.allocate_rank_cache(shape, &member)
         });
-        states.map(RankStates)
+        states.map(RankStates::new)
     }
 
     fn set_cache_scales(&mut self, cache: &mut Self::Cache, exponents: &[i32]) -> Result<(), OpError> {
@@ -402,14 +492,13 @@ impl<B: Rank> Backend for Group<B> {
     }
 
     fn start_block_read(&mut self, block: BlockId, cache: &Self::Cache) -> Result<Self::BlockRead, OpError> {
-        let read = self.each(|at, rank| rank.start_block_read(block, &cache.at(at)))?;
-        Ok(PerRank(read))
+        self.each(|at, rank| rank.start_block_read(block, &cache.at(at)))
     }
 
     fn finish_block_read(&mut self, read: Self::BlockRead, out: &mut Vec<u8>) -> Result<(), OpError> {
         // On all ranks at once: what one waits for may exchange values with the others.
         let reads: Vec<Mutex<Option<B::BlockRead>>> =
-            read.0.into_iter().map(|read| Mutex::new(Some(read))).collect();
+            read.into_iter().map(|read| Mutex::new(Some(read))).collect();
         let mut parts = self.each(|at, rank| {
             let mut part = Vec::new();
             if let Some(read) = reads.get(at.rank).and_then(|read| locked(read).take()) {
@@ -443,12 +532,13 @@ impl<B: Rank> Backend for Group<B> {
     }
 
     fn begin(&mut self, plan: &StepPlan, w: &mut Self::Workspace) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.begin(plan, &mut w.at(at)))
+        let (plan, w) = (plan.clone(), w.share());
+        self.enqueue(move |at, rank| rank.begin(&plan, &mut w.at(at)))
     }
 
-    /// One command a rank. Ranks get the same plans, so they have recorded the same shapes.
+    /// Ranks get the same plans, so they have recorded the same shapes.
     fn begin_layers(&mut self, w: &mut Self::Workspace) -> Result<Layers, OpError> {
-        let layers = self.each(|at, rank| rank.begin_layers(&mut w.at(at)))?;
+        let layers = self.behind_queue(|at, rank| rank.begin_layers(&mut w.at(at)))?;
         if layers.iter().any(|other| *other != layers[0]) {
             let text = "one rank has recorded a step that another has not".into();
             return Err(OpError::Device { op: "begin_layers", code: 0, text, fatal: true });
@@ -456,29 +546,43 @@ impl<B: Rank> Backend for Group<B> {
         Ok(layers[0])
     }
 
+    /// If a queued operation has failed on one rank, all ranks drop their recording.
     fn end_layers(&mut self, w: &mut Self::Workspace, complete: bool) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.end_layers(&mut w.at(at), complete))
+        let ran = self.settle();
+        let ended = self.on_each(|at, rank| rank.end_layers(&mut w.at(at), complete && ran.is_ok()));
+        ran.and(ended)
     }
 
+    /// In the queue whatever its length: a hint has no error, and the operation that follows one has.
     fn announce(&mut self, upcoming: Upcoming<'_, Self>, w: &mut Self::Workspace) {
-        let told = self.on_each(|at, rank| {
-            let own = match &upcoming {
-                Upcoming::BehindAttention(matrix) => Upcoming::BehindAttention(&matrix.0[at.rank]),
-                Upcoming::BehindLayer(weights) => Upcoming::BehindLayer(&weights.0[at.rank]),
-            };
-            rank.announce(own, &mut w.at(at));
-            Ok(())
-        });
-        // A hint: no rank can fail at it.
-        let _ = told;
+        let w = w.share();
+        let command: Command<B> = match upcoming {
+            Upcoming::BehindAttention(matrix) => {
+                let matrix = matrix.share();
+                Box::new(move |at, rank| {
+                    rank.announce(Upcoming::BehindAttention(matrix.at(at)), &mut w.at(at));
+                    Ok(())
+                })
+            }
+            Upcoming::BehindLayer(weights) => {
+                let weights = weights.share();
+                Box::new(move |at, rank| {
+                    rank.announce(Upcoming::BehindLayer(weights.at(at)), &mut w.at(at));
+                    Ok(())
+                })
+            }
+        };
+        self.queue.push(command);
     }
 
     fn embed(&mut self, table: &Self::Matrix, w: &mut Self::Workspace) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.embed(&table.0[at.rank], &mut w.at(at)))
+        let (table, w) = (table.share(), w.share());
+        self.enqueue(move |at, rank| rank.embed(table.at(at), &mut w.at(at)))
     }
 
     fn norm(&mut self, gain: &Self::Vector, w: &mut Self::Workspace) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.norm(&gain.0[at.rank], &mut w.at(at)))
+        let (gain, w) = (gain.share(), w.share());
+        self.enqueue(move |at, rank| rank.norm(gain.at(at), &mut w.at(at)))
     }
 
     fn attention_in(
@@ -488,8 +592,9 @@ impl<B: Rank> Backend for Group<B> {
         cache: &mut Self::Cache,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| {
-            rank.attention_in(&weights.0[at.rank], layer, &mut cache.at(at), &mut w.at(at))
+        let (weights, cache, w) = (weights.share(), cache.share(), w.share());
+        self.enqueue(move |at, rank| {
+            rank.attention_in(weights.at(at), layer, &mut cache.at(at), &mut w.at(at))
         })
     }
 
@@ -500,7 +605,8 @@ impl<B: Rank> Backend for Group<B> {
         cache: &mut Self::Cache,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.attend(&kv_up.0[at.rank], layer, &mut cache.at(at), &mut w.at(at)))
+        let (kv_up, cache, w) = (kv_up.share(), cache.share(), w.share());
+        self.enqueue(move |at, rank| rank.attend(kv_up.at(at), layer, &mut cache.at(at), &mut w.at(at)))
     }
 
     fn project_add_norm<'g>(
@@ -509,9 +615,8 @@ impl<B: Rank> Backend for Group<B> {
         gain: &'g Self::Vector,
         w: &mut Self::Workspace,
     ) -> Result<Option<&'g Self::Vector>, OpError> {
-        let pending = self.each(|at, rank| {
-            let own = &gain.0[at.rank];
-            Ok(rank.project_add_norm(&weight.0[at.rank], own, &mut w.at(at))?.is_some())
+        let pending = self.behind_queue(|at, rank| {
+            Ok(rank.project_add_norm(weight.at(at), gain.at(at), &mut w.at(at))?.is_some())
         })?;
         // A norm that is taken twice writes the same.
         Ok(pending.contains(&true).then_some(gain))
@@ -526,10 +631,13 @@ impl<B: Rank> Backend for Group<B> {
         gain: Option<&Self::Vector>,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| {
-            let shared = shared.map(|shared| &shared.ranks[at.rank]);
-            let [pending, gain] = [pending, gain].map(|gain| gain.map(|gain| &gain.0[at.rank]));
-            rank.moe(pending, &router.0[at.rank], &routed.ranks[at.rank], shared, gain, &mut w.at(at))
+        let (router, routed, shared) =
+            (router.share(), routed.ranks.share(), shared.map(|shared| shared.ranks.share()));
+        let ([pending, gain], w) = ([pending, gain].map(|gain| gain.map(PerRank::share)), w.share());
+        self.enqueue(move |at, rank| {
+            let [pending, gain] = [&pending, &gain].map(|gain| gain.as_ref().map(|gain| gain.at(at)));
+            let shared = shared.as_ref().map(|shared| shared.at(at));
+            rank.moe(pending, router.at(at), routed.at(at), shared, gain, &mut w.at(at))
         })
     }
 
@@ -540,9 +648,11 @@ impl<B: Rank> Backend for Group<B> {
         gain: Option<&Self::Vector>,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| {
-            let [pending, gain] = [pending, gain].map(|gain| gain.map(|gain| &gain.0[at.rank]));
-            rank.dense(pending, &weights.ranks[at.rank], gain, &mut w.at(at))
+        let (weights, w) = (weights.ranks.share(), w.share());
+        let [pending, gain] = [pending, gain].map(|gain| gain.map(PerRank::share));
+        self.enqueue(move |at, rank| {
+            let [pending, gain] = [&pending, &gain].map(|gain| gain.as_ref().map(|gain| gain.at(at)));
+            rank.dense(pending, weights.at(at), gain, &mut w.at(at))
         })
     }
 
@@ -552,7 +662,8 @@ impl<B: Rank> Backend for Group<B> {
         rows: Range<usize>,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.logits(&head.0[at.rank], rows.clone(), &mut w.at(at)))
+        let (head, w) = (head.share(), w.share());
+        self.enqueue(move |at, rank| rank.logits(head.at(at), rows.clone(), &mut w.at(at)))
     }
 
     fn open_slot(
@@ -571,11 +682,12 @@ impl<B: Rank> Backend for Group<B> {
         last: TokenId,
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
-        self.on_each(|at, rank| rank.rewind_slot(slot, removed, last, &mut w.at(at)))
+        let (removed, w) = (removed.to_vec(), w.share());
+        self.enqueue(move |at, rank| rank.rewind_slot(slot, &removed, last, &mut w.at(at)))
     }
 
     fn sample(&mut self, rows: &SampleRows<'_>, w: &mut Self::Workspace) -> Result<Ticket, OpError> {
-        self.each(|at, rank| rank.sample(rows, &mut w.at(at))).map(|tickets| tickets[0])
+        self.behind_queue(|at, rank| rank.sample(rows, &mut w.at(at))).map(|tickets| tickets[0])
     }
 
     fn wait(&mut self, ticket: Ticket, w: &mut Self::Workspace, out: &mut Outcomes) -> Result<(), OpError> {
@@ -613,8 +725,9 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
         self.values.clear();
         match what {
             Activation::Hidden | Activation::Normed => {
-                let first = Share { rank: 0, world: self.ranks.len() };
-                self.values.extend_from_slice(locked(&self.ranks[0]).read(what, &w.at(first))?);
+                self.settle()?;
+                let rows = self.on_first(|at, rank| rank.read(what, &w.at(at)).map(<[f32]>::to_vec))?;
+                self.values = rows;
             }
             // In parts: each rank has those of its ids.
             Activation::Logits => {
@@ -645,8 +758,7 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
         if routed.is_cut {
             return Err(OpError::CutExperts { op: "route" });
         }
-        let ranks =
-            self.each(|at, rank| rank.route(&router.0[at.rank], &routed.ranks[at.rank], &mut w.at(at)))?;
+        let ranks = self.each(|at, rank| rank.route(router.at(at), routed.ranks.at(at), &mut w.at(at)))?;
         // The rank that holds an expert computes its norm; the norm is 0 on the other ranks.
         let sum = |mut all: Routed, (_, _, norms): Routed| {
             all.2.iter_mut().zip(&norms).for_each(|(sum, norm)| *sum += norm);
@@ -670,7 +782,7 @@ impl<B: Rank + Calibrate> Calibrate for Group<B> {
         let peaks = self.each(|at, rank| {
             let own = &weights.held[at.rank];
             match own.contains(&expert) {
-                true => rank.inner_peak(rows, &weights.ranks[at.rank], expert - own.start, &w.at(at)),
+                true => rank.inner_peak(rows, weights.ranks.at(at), expert - own.start, &w.at(at)),
                 false => Ok(0.0),
             }
         })?;
