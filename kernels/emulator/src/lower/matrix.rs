@@ -200,7 +200,7 @@ impl Lowering<'_> {
     }
 
     fn mma(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<Mma> {
-        let spec = MmaSpec::parse(m.rest)?;
+        let spec = MmaSpec::parse(m.rest, self.module.architecture()?)?;
         let [d, a, b, c, scales @ ..] = operands else {
             return Err(format!("{} operands", operands.len()));
         };

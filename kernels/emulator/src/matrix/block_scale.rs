@@ -1,7 +1,7 @@
 //! Scale factors of block-scaled products.
 
-use super::decode::{UE4M3, power_of_two};
-use super::product::Row;
+use super::decode::UE4M3;
+use super::rounding::exponent;
 use crate::Lanes;
 
 /// Format of a scale factor.
@@ -65,44 +65,19 @@ impl ScaleFormat {
         }
     }
 
-    /// `sums += a_factor b_factor block`, where `block` is the unscaled product over one k block;
-    /// `a_codes` holds one code per row, `b_codes` one per column.
-    #[inline(always)]
-    pub(super) fn add_scaled<const M: usize>(
-        self,
-        block: &[Row<f32>; M],
-        a_codes: &[u8; M],
-        b_codes: &[u8; 8],
-        sums: &mut [Row<f32>; M],
-    ) {
+    /// Significand and exponent of a factor; NaN as significand.
+    pub(super) fn parts(self, code: u8) -> (f64, i32) {
         match self {
+            Self::Ue8m0 if code == 0xff => (f64::NAN, 0),
+            Self::Ue8m0 => (1.0, i32::from(code) - 127),
             Self::Ue4m3 => {
-                let b_factors = b_codes.map(|code| UE4M3[code as usize]);
-                for m in 0..M {
-                    let a_factor = UE4M3[a_codes[m] as usize];
-                    for n in 0..8 {
-                        sums[m][n] = block[m][n].mul_add(a_factor * b_factors[n], sums[m][n]);
-                    }
-                }
-            }
-            Self::Ue8m0 => {
-                for m in 0..M {
-                    for n in 0..8 {
-                        let (first, second) = powers(a_codes[m], b_codes[n]);
-                        sums[m][n] = (block[m][n] * first).mul_add(second, sums[m][n]);
-                    }
+                let value = UE4M3.values[code as usize];
+                let exponent = exponent(value, UE4M3.least_exponent);
+                match value.is_nan() {
+                    true => (f64::NAN, 0),
+                    false => (f64::from(value) / 2f64.powi(exponent), exponent),
                 }
             }
         }
     }
-}
-
-/// Two powers of two whose product is that of the factors, which may leave the range of f32. The
-/// multiplication by the first is exact, or the result vanishes or overflows anyway.
-#[inline(always)]
-fn powers(a: u8, b: u8) -> (f32, f32) {
-    let exponent = a as i32 + b as i32 - 254;
-    let second = exponent.clamp(-126, 127);
-    let nan = a == 0xff || b == 0xff;
-    (power_of_two(exponent - second), if nan { f32::NAN } else { power_of_two(second) })
 }

@@ -1,7 +1,13 @@
 //! Values of the narrow float formats, as tables over their codes.
 
-/// Values of the 256 bytes of an 8-bit container.
-pub(super) type ByteTable = [f32; 256];
+/// A float format in an 8-bit container.
+#[derive(Debug)]
+pub(super) struct ByteTable {
+    /// Values of the 256 bytes.
+    pub(super) values: [f32; 256],
+    /// Exponent of the least normal value, and of subnormal ones.
+    pub(super) least_exponent: i32,
+}
 /// Values of the two 4-bit codes of a byte, the low one first.
 pub(super) type NibbleTable = [[f32; 2]; 256];
 
@@ -55,14 +61,14 @@ const fn value(code: u32, exponent_bits: u32, mantissa_bits: u32, specials: Spec
 }
 
 const fn bytes(exponent_bits: u32, mantissa_bits: u32, shift: u32, specials: Specials) -> ByteTable {
-    let mut table = [0.0; 256];
+    let mut values = [0.0; 256];
     let mut byte = 0;
     while byte < 256 {
         let code = (byte as u32 >> shift) & ((2 << (exponent_bits + mantissa_bits)) - 1);
-        table[byte] = value(code, exponent_bits, mantissa_bits, specials);
+        values[byte] = value(code, exponent_bits, mantissa_bits, specials);
         byte += 1;
     }
-    table
+    ByteTable { values, least_exponent: 2 - (1 << (exponent_bits - 1)) }
 }
 
 const fn pairs() -> NibbleTable {
@@ -77,13 +83,13 @@ const fn pairs() -> NibbleTable {
 }
 
 const fn unsigned(signed: &ByteTable) -> ByteTable {
-    let mut table = *signed;
+    let mut values = signed.values;
     let mut byte = 128;
     while byte < 256 {
-        table[byte] = table[byte - 128];
+        values[byte] = values[byte - 128];
         byte += 1;
     }
-    table
+    ByteTable { values, least_exponent: signed.least_exponent }
 }
 
 /// The f16 in the low 16 bits. The scaling by 2^112 makes subnormals normal without a branch.
@@ -120,8 +126,9 @@ mod tests {
 
     #[test]
     fn known_codes() {
-        let check =
-            |table: &ByteTable, code: usize, expected: f32| assert_eq!(table[code], expected, "{code:#x}");
+        let check = |table: &ByteTable, code: usize, expected: f32| {
+            assert_eq!(table.values[code], expected, "{code:#x}")
+        };
         check(&E4M3, 0x7e, 448.0);
         check(&E4M3, 0x81, -power_of_two(-9));
         check(&E5M2, 0x7b, 57344.0);
@@ -130,7 +137,11 @@ mod tests {
         check(&E3M2, 0x3f, -28.0);
         check(&E2M1_PADDED, 0x0b << 2, -1.5);
         check(&UE4M3, 0xb8, 1.0);
-        assert!(E4M3[0x7f].is_nan() && E4M3[0xff].is_nan() && E5M2[0x7d].is_nan());
+        assert!(E4M3.values[0x7f].is_nan() && E4M3.values[0xff].is_nan() && E5M2.values[0x7d].is_nan());
+        assert_eq!(
+            [&E4M3, &E5M2, &E2M3, &E3M2, &E2M1].map(|table| table.least_exponent),
+            [-6, -14, 0, -2, 0]
+        );
         assert_eq!(E2M1_PAIRS[0xf1], [0.5, -6.0]);
     }
 

@@ -15,6 +15,12 @@ pub(super) trait Element: Copy {
     /// Elements per 32-bit register.
     const PER_REGISTER: usize;
 
+    /// Exponent of the least normal value of a float.
+    #[inline(always)]
+    fn least_exponent(self) -> i32 {
+        -126
+    }
+
     /// `out`: `PER_REGISTER` values.
     fn unpack(self, register: u32, out: &mut [Self::Value]);
 }
@@ -47,6 +53,10 @@ impl Element for F16 {
     type Value = f32;
     const PER_REGISTER: usize = 2;
     #[inline(always)]
+    fn least_exponent(self) -> i32 {
+        -14
+    }
+    #[inline(always)]
     fn unpack(self, register: u32, out: &mut [f32]) {
         out[0] = f16_to_f32(register & 0xffff);
         out[1] = f16_to_f32(register >> 16);
@@ -76,9 +86,13 @@ impl Element for FloatByte {
     type Value = f32;
     const PER_REGISTER: usize = 4;
     #[inline(always)]
+    fn least_exponent(self) -> i32 {
+        self.0.least_exponent
+    }
+    #[inline(always)]
     fn unpack(self, register: u32, out: &mut [f32]) {
         for (byte, value) in register.to_le_bytes().into_iter().zip(out) {
-            *value = self.0[byte as usize];
+            *value = self.0.values[byte as usize];
         }
     }
 }

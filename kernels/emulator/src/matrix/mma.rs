@@ -4,9 +4,10 @@ use super::block_scale::{BlockScales, ScaleFormat};
 use super::decode::{ByteTable, E2M1_PADDED, E2M3, E3M2, E4M3, E5M2};
 use super::element::{Bf16, Bits, E2m1, Element, F16, FloatByte, Int4, Int8, Tf32, gather, gather_f64};
 use super::product::{
-    FloatSum, Row, accumulate, add_s32, gather_f32, gather_sums_f64, gather_words, scatter_f32,
-    scatter_sums_f64, scatter_words, transpose,
+    FloatSum, accumulate, add_s32, gather_f32, gather_sums_f64, gather_words, scatter_f32, scatter_sums_f64,
+    scatter_words, transpose,
 };
+use super::rounding::{FusedSum, add_blocks};
 use crate::Lanes;
 
 /// A parsed `mma.sync` instruction with 8 columns and 8 or 16 rows.
@@ -16,6 +17,8 @@ pub struct MmaSpec {
     k: usize,
     operands: Operands,
     sum: Sum,
+    /// Architecture, as 80 for sm_80.
+    sm: u32,
 }
 
 /// Operand sizes in registers of 32 bits; an f64 takes two, low half first.
@@ -73,9 +76,9 @@ struct Modifiers<'a> {
 }
 
 impl MmaSpec {
-    /// `modifiers`: what follows `mma.`, split at dots. Errors name the modifier or the
+    /// `modifiers`: what follows `mma.`, split at dots; `sm`: the architecture, as 80 for sm_80. Errors name the modifier or the
     /// combination.
-    pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
+    pub fn parse(modifiers: &[&str], sm: u32) -> Result<Self, String> {
         let sorted = Modifiers::sort(modifiers)?;
         let unsupported = || format!("mma.{}: unsupported combination", modifiers.join("."));
         let (rows, columns, k) = sorted.shape.ok_or_else(unsupported)?;
@@ -94,7 +97,7 @@ impl MmaSpec {
             "s32" => Sum::S32 { saturate: sorted.saturate },
             _ => return Err(unsupported()),
         };
-        let spec = Self { rows, k, operands, sum };
+        let spec = Self { rows, k, operands, sum, sm };
         if spec.exists() { Ok(spec) } else { Err(unsupported()) }
     }
 
@@ -188,12 +191,21 @@ impl MmaSpec {
             (Operands::FloatBytes { a: a_table, b: b_table, scale: Some(format) }, _) => {
                 let a = gather::<_, 16, 32>(FloatByte(a_table), a);
                 let b = transpose(&gather::<_, 8, 32>(FloatByte(b_table), b));
-                scaled_blocks(&a, &b, 32, format, scale, c, d);
+                let scale = scale.expect("a block-scaled product has scale operands");
+                let mut sums = gather_f32::<16>(c);
+                let codes = [&scale.a_codes(0)[..], &scale.b_codes(0)];
+                let least = [a_table.least_exponent, b_table.least_exponent];
+                FusedSum::of_tcgen05(32).add_scaled(&a, &b, least, format, codes, &mut sums);
+                scatter_f32(&sums, d);
             }
             (Operands::E2m1 { scale: format, block }, _) => {
                 let a = gather::<_, 16, 64>(E2m1, a);
                 let b = transpose(&gather::<_, 8, 64>(E2m1, b));
-                scaled_blocks(&a, &b, block, format, scale, c, d);
+                let scale = scale.expect("a block-scaled product has scale operands");
+                let mut sums = gather_f32::<16>(c);
+                let codes = |index| (scale.a_codes(index), scale.b_codes(index));
+                add_blocks(&a, &b, block, format, codes, &mut sums);
+                scatter_f32(&sums, d);
             }
             (Operands::Int8 { a_sign, b_sign }, 16) => match self.rows {
                 8 => self.integers::<_, 8, 16>(Int8(a_sign), Int8(b_sign), a, b, c, d),
@@ -233,11 +245,12 @@ impl MmaSpec {
         c: &[Lanes],
         d: &mut [Lanes],
     ) {
+        let least = [a_element.least_exponent(), b_element.least_exponent()];
         let a = gather::<A, 16, K>(a_element, a);
         let b = transpose(&gather::<B, 8, K>(b_element, b));
         let format = if self.sum == Sum::Float(FloatSum::F16) { FloatSum::F16 } else { FloatSum::F32 };
         let mut sums = format.gather(c);
-        accumulate(&a, &b, 0..K, &mut sums);
+        FusedSum::of_mma(self.sm, K, self.element_bits()).add(&a, &b, least, format, &mut sums);
         format.scatter(&sums, d);
     }
 
@@ -365,28 +378,6 @@ fn byte_table(element: &str) -> Option<&'static ByteTable> {
 
 fn sign_weight(element: &str, weight: i32) -> i32 {
     if element.starts_with('s') { weight } else { 0 }
-}
-
-/// Each block of k is summed alone, then scaled onto the accumulator: the factors of one block
-/// differ between rows and columns, not along k.
-#[inline(always)]
-fn scaled_blocks<const K: usize>(
-    a: &[[f32; K]; 16],
-    b: &[Row<f32>; K],
-    block: usize,
-    format: ScaleFormat,
-    scale: Option<BlockScales>,
-    c: &[Lanes],
-    d: &mut [Lanes],
-) {
-    let scale = scale.expect("a block-scaled product has scale operands");
-    let mut sums = gather_f32::<16>(c);
-    for index in 0..K / block {
-        let mut products = [[0.0; 8]; 16];
-        accumulate(a, b, index * block..(index + 1) * block, &mut products);
-        format.add_scaled(&products, &scale.a_codes(index), &scale.b_codes(index), &mut sums);
-    }
-    scatter_f32(&sums, d);
 }
 
 #[inline(always)]

@@ -5,14 +5,15 @@
 //! are closed formulas. Memory is reached only through row buffers or a read function of the
 //! caller.
 //!
-//! Products are exact. A sum of f32 is a chain of fused multiply-adds onto the accumulator, k
-//! ascending; hardware rounds differently (PTX ISA 9.0, "mma": unspecified accumulation order), so
-//! real data needs a tolerance. NaN results are the canonical NaN.
+//! Sums of floats are rounded as tensor cores of the module's `.target` do (`rounding.rs`): PTX leaves
+//! their order open (PTX ISA 9.0, "mma"), and a published model that agrees with the devices says
+//! what it is. NaN results are the canonical NaN.
 
 mod decode;
 mod element;
 mod packing;
 mod product;
+mod rounding;
 pub mod block_scale;
 pub mod mma;
 pub mod ldmatrix;

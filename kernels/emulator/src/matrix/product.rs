@@ -71,12 +71,18 @@ pub(super) fn accumulate<T: Number, const M: usize, const K: usize>(
 /// Type of float accumulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FloatSum {
-    /// Summed in f32, rounded once per instruction.
+    /// Rounded once for each fused sum.
     F16,
     F32,
 }
 
 impl FloatSum {
+    /// Exponent of the least normal value.
+    #[inline(always)]
+    pub(super) fn least_exponent(self) -> i32 {
+        if self == Self::F16 { -14 } else { -126 }
+    }
+
     /// Registers of a tile of `rows` x 8.
     pub(super) fn num_registers(self, rows: usize) -> usize {
         if self == Self::F16 { rows / 8 } else { rows / 4 }

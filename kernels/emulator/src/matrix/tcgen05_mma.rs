@@ -10,6 +10,7 @@ use super::element::{Bf16, E2m1, Element, F16, FloatByte, Int8, Tf32};
 use super::instruction_descriptor::{InstructionDescriptor, Variant};
 use super::packing::Packing;
 use super::product::{FloatSum, Number, Row, accumulate, add_s32};
+use super::rounding::{FusedSum, add_blocks};
 use super::shared_descriptor::{Major, SharedDescriptor};
 use super::shared_tile::{MAX_TILE_BYTES, Tile};
 use super::tensor_memory::{TensorMemory, split_address};
@@ -312,6 +313,7 @@ impl Product<'_> {
         let input_scale = f32::powi(0.5, self.operands.scale_input_d as i32);
         let negate = self.descriptor.negate_a != self.descriptor.negate_b;
         let scales = self.scale_words(memory)?;
+        let least = [a_element.least_exponent(), b_element.least_exponent()];
         for bank in 0..self.layout.banks {
             let mut a = self.a_groups::<EA, K>(memory, a_element, bank)?;
             if negate {
@@ -330,16 +332,17 @@ impl Product<'_> {
                             *value *= input_scale;
                         }
                     }
-                    if let Variant::Scaled { format, a_id, b_id } = self.descriptor.variant {
-                        for index in 0..K / self.block {
-                            let ks = index * self.block..(index + 1) * self.block;
-                            let mut products = [[0.0; 8]; GROUP];
-                            accumulate(a, &b, ks, &mut products);
-                            let (a_codes, b_codes) = scales.codes(group, block, a_id + index, b_id + index);
-                            format.add_scaled(&products, &a_codes, &b_codes, &mut sums);
+                    match self.descriptor.variant {
+                        Variant::Scaled { format, a_id, b_id } if K == 64 => {
+                            let codes = |index| scales.codes(group, block, a_id + index, b_id + index);
+                            add_blocks(a, &b, self.block, format, codes, &mut sums);
                         }
-                    } else {
-                        accumulate(a, &b, 0..K, &mut sums);
+                        Variant::Scaled { format, a_id, b_id } => {
+                            let (a_codes, b_codes) = scales.codes(group, block, a_id, b_id);
+                            let codes = [&a_codes[..], &b_codes];
+                            FusedSum::of_tcgen05(K).add_scaled(a, &b, least, format, codes, &mut sums);
+                        }
+                        Variant::Plain { .. } => FusedSum::of_tcgen05(K).add(a, &b, least, sum, &mut sums),
                     }
                     memory.write_tile(
                         lane,

@@ -8,6 +8,7 @@ use super::element::{Bf16, Element, F16, FloatByte, Int8, Tf32, gather};
 use super::mma::Registers;
 use super::packing::Packing;
 use super::product::{FloatSum, Number, accumulate, add_s32, gather_words, scatter_words};
+use super::rounding::FusedSum;
 use super::shared_descriptor::{Major, SharedDescriptor};
 use super::shared_tile::{K_BYTES, MAX_TILE_BYTES, Tile};
 use crate::Lanes;
@@ -161,19 +162,19 @@ impl WgmmaSpec {
         match self.operands {
             Operands::F16 => {
                 let a = self.load_a::<_, 16>(F16, warp_in_group, a, control.trans_a, read);
-                self.floats(a, F16, tile, d, control);
+                self.floats(a, F16.least_exponent(), F16, tile, d, control);
             }
             Operands::Bf16 => {
                 let a = self.load_a::<_, 16>(Bf16, warp_in_group, a, control.trans_a, read);
-                self.floats(a, Bf16, tile, d, control);
+                self.floats(a, Bf16.least_exponent(), Bf16, tile, d, control);
             }
             Operands::Tf32 => {
                 let a = self.load_a::<_, 8>(Tf32, warp_in_group, a, false, read);
-                self.floats(a, Tf32, tile, d, control);
+                self.floats(a, Tf32.least_exponent(), Tf32, tile, d, control);
             }
             Operands::FloatBytes { a: a_table, b: b_table } => {
                 let a = self.load_a::<_, 32>(FloatByte(a_table), warp_in_group, a, false, read);
-                self.floats(a, FloatByte(b_table), tile, d, control);
+                self.floats(a, a_table.least_exponent, FloatByte(b_table), tile, d, control);
             }
             Operands::Int8 { a_sign, b_sign } => {
                 let a = self.load_a::<_, 32>(Int8(a_sign), warp_in_group, a, false, read);
@@ -215,6 +216,7 @@ impl WgmmaSpec {
     fn floats<E: Element<Value = f32>, const K: usize>(
         &self,
         mut a: [[f32; K]; 16],
+        a_least: i32,
         b_element: E,
         b: Tile<'_>,
         d: &mut [Lanes],
@@ -226,11 +228,13 @@ impl WgmmaSpec {
             }
         }
         let format = if self.sum == Sum::Float(FloatSum::F16) { FloatSum::F16 } else { FloatSum::F32 };
+        let least = [a_least, b_element.least_exponent()];
         for (block, registers) in
             d.chunks_exact_mut(self.registers_per_block()).take(self.columns / 8).enumerate()
         {
             let mut sums = if control.scale_d { format.gather(registers) } else { [[0.0; 8]; 16] };
-            accumulate(&a, &b.columns::<E, K>(b_element, block), 0..K, &mut sums);
+            let b = b.columns::<E, K>(b_element, block);
+            FusedSum::of_wgmma(K).add(&a, &b, least, format, &mut sums);
             format.scatter(&sums, registers);
         }
     }

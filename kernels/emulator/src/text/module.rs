@@ -13,6 +13,17 @@ pub struct Module {
     pub functions: Vec<Function>,
 }
 
+impl Module {
+    /// The architecture of `.target` as a number: 90 of `sm_90a`.
+    ///
+    /// Errors: a `.target` that names none.
+    pub fn architecture(&self) -> Result<u32, String> {
+        let digits =
+            self.target.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        digits.parse().map_err(|_| format!("`.target {}` names no architecture", self.target))
+    }
+}
+
 /// State space of a variable or an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {

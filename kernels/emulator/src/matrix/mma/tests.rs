@@ -3,6 +3,7 @@ use crate::matrix::golden::{self, Fragment, Random, decode, modifiers};
 use serde_json::Value;
 
 const NO_LANES: Lanes = [0; 32];
+const SM: u32 = 120;
 
 /// The tables of one shape, by the name they have in `fragments.json`.
 struct Tables {
@@ -54,7 +55,7 @@ fn place_scales(table: &Fragment, codes: &[u64], byte_id: usize, lane_of: impl F
 
 /// Runs `instruction` on random exact data, operands placed by the tables, against a triple loop.
 fn check(instruction: &str, tables: &Tables) {
-    let spec = MmaSpec::parse(&modifiers(instruction)).expect(instruction);
+    let spec = MmaSpec::parse(&modifiers(instruction), SM).expect(instruction);
     let Tables { a, b, c, scale } = tables;
     let sizes = Registers { a: a.registers(), b: b.registers(), c: c.registers(), d: c.registers() };
     assert_eq!(spec.registers(), sizes, "{instruction}");
@@ -228,7 +229,11 @@ fn operands_are_gathered_where_the_tables_say() {
 
 /// One fragment value in every position of A, B or C: `splat(bits)` of a 16-bit or 32-bit element.
 fn run(instruction: &str, a: u32, b: u32, c: u32) -> u32 {
-    let spec = MmaSpec::parse(&modifiers(instruction)).expect(instruction);
+    run_on(SM, instruction, a, b, c)
+}
+
+fn run_on(sm: u32, instruction: &str, a: u32, b: u32, c: u32) -> u32 {
+    let spec = MmaSpec::parse(&modifiers(instruction), sm).expect(instruction);
     let size = spec.registers();
     let mut d = vec![[0; 32]; size.d];
     spec.execute(
@@ -272,7 +277,8 @@ fn non_finite_operands_propagate() {
     assert_eq!(run(f16, 0x7e00_7e00, 0x3c00_3c00, 0), 0x7fff_7fff);
     let e5m2 = "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32";
     assert_eq!(run(e5m2, 0x7c7c_7c7c, 0x3c3c_3c3c, 0), 0x7f80_0000);
-    let spec = MmaSpec::parse(&modifiers("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64")).expect("f64");
+    let spec =
+        MmaSpec::parse(&modifiers("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64"), SM).expect("f64");
     let (nan, one) = ([[5; 32], [0xfff0_0000; 32]], [[0; 32], [0x3ff0_0000; 32]]);
     let mut d = [[0; 32]; 4];
     spec.execute(&nan, &one, &[[0; 32]; 4], None, &mut d);
@@ -289,17 +295,19 @@ fn f16_sums_round_once() {
 }
 
 #[test]
-fn f32_sums_are_fused_and_ascend() {
-    // 1 + 2^-24 stays 1 at every step; a sum of the products first would not.
-    let bf16 = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32";
-    let two_to_minus_12 = 0x3980_3980;
-    assert_eq!(run(bf16, two_to_minus_12, two_to_minus_12, 1f32.to_bits()), 1f32.to_bits());
-    // A product of two 12-bit significands onto its negated rounding leaves the exact remainder.
+fn sums_are_rounded_as_the_architecture_does() {
+    // Sixteen products of 2^-25 onto 1: Ampere drops each of them.
+    let products = |sm| {
+        let bf16 = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32";
+        let (a, b) = (0x3980_3980, 0x3900_3900);
+        run_on(sm, bf16, a, b, 1f32.to_bits())
+    };
+    assert_eq!(products(80), 1f32.to_bits());
+    assert_eq!(products(90), (1.0 + 2f32.powi(-21)).to_bits());
+    // The bits below tf32 are ignored.
     let tf32 = "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32";
-    let (x, c) = (1.0f32 + 1.0 / 1024.0, -1.0f32);
-    let expected = (0..4).fold(c, |sum, _| x.mul_add(x, sum));
-    assert_eq!(run(tf32, x.to_bits(), x.to_bits(), c.to_bits()), expected.to_bits());
-    assert_eq!(run(tf32, x.to_bits() | 0x1fff, x.to_bits(), c.to_bits()), expected.to_bits());
+    let (x, c) = ((1.0f32 + 1.0 / 1024.0).to_bits(), (-1.0f32).to_bits());
+    assert_eq!(run(tf32, x | 0x1fff, x, c), run(tf32, x, x, c));
 }
 
 #[test]
@@ -317,7 +325,7 @@ fn integers_wrap_or_saturate() {
 fn scale_factors_span_their_whole_range() {
     let name =
         "mma.sync.aligned.kind::mxf4.block_scale.scale_vec::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue8m0";
-    let spec = MmaSpec::parse(&modifiers(name)).expect(name);
+    let spec = MmaSpec::parse(&modifiers(name), SM).expect(name);
     let scaled = |scale_a: u8, scale_b: u8| {
         let (a, b) = ([u32::from_le_bytes([scale_a; 4]); 32], [u32::from_le_bytes([scale_b; 4]); 32]);
         let scales = BlockScales { a: &a, byte_id_a: 0, thread_id_a: 0, b: &b, byte_id_b: 0, thread_id_b: 0 };
@@ -354,7 +362,7 @@ fn unknown_forms_are_errors() {
         ),
         ("mma.sync.aligned.m16n8k64.row.col.f32", "unsupported combination"),
     ] {
-        let error = MmaSpec::parse(&modifiers(text)).expect_err(text);
+        let error = MmaSpec::parse(&modifiers(text), SM).expect_err(text);
         assert!(error.contains(expected), "{error}");
     }
 }

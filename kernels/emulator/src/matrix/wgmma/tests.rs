@@ -63,7 +63,8 @@ const FORMS: [(&str, &str, &str, f64, f64, &str); 9] = [
     ("f32.f16.f16", "f16", "f16", 0.125, 8.0, "wgmma.k16.A.b16"),
     ("f16.f16.f16", "f16", "f16", 1.0, 4.0, "wgmma.k16.A.b16"),
     ("f32.tf32.tf32", "tf32", "tf32", 0.125, 8.0, "wgmma.k8.A.tf32"),
-    ("f32.e4m3.e5m2", "e4m3", "e5m2", 0.125, 8.0, "wgmma.k32.A.b8"),
+    // Sums of 8-bit floats have 14 bits.
+    ("f32.e4m3.e5m2", "e4m3", "e5m2", 1.0, 4.0, "wgmma.k32.A.b8"),
     ("f16.e5m2.e4m3", "e5m2", "e4m3", 1.0, 4.0, "wgmma.k32.A.b8"),
     ("s32.s8.s8", "s8", "s8", 1.0, 255.0, "wgmma.k32.A.b8"),
     ("s32.u8.s8", "u8", "s8", 1.0, 255.0, "wgmma.k32.A.b8"),
@@ -214,7 +215,8 @@ fn eight_columns_equal_mma_sync() {
     let mut random = Random(4);
     let spec =
         WgmmaSpec::parse(&modifiers("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16")).expect("wgmma");
-    let mma = MmaSpec::parse(&modifiers("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")).expect("mma");
+    let mma =
+        MmaSpec::parse(&modifiers("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"), 90).expect("mma");
     let mut draw = |len: usize| -> Vec<u8> { (0..len).map(|_| random.next() as u8).collect() };
     let memory = draw(8192);
     let words = draw(128 * (4 + 128));
