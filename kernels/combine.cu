@@ -18,7 +18,6 @@
 constexpr int AT_ONCE = 4;
 constexpr int VALUES = 8;
 constexpr int MOST_THREADS = 1024;
-constexpr int WARP = 32;
 
 struct CombineParams {
     float* hidden;         // [T, D]

@@ -7,7 +7,6 @@
 
 #include "types.cuh"
 
-constexpr int WARP = 32;
 constexpr int WARPS = 8;
 constexpr int UNIT = 128;
 

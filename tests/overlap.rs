@@ -460,7 +460,7 @@ fn a_recorded_step_takes_the_threads_of_a_group_three_times() {
     for position in 0..3 {
         let before = model.backend().num_turns();
         let mut plan = StepPlan::default();
-        plan.add([TokenSource::from(7)].into_iter(), position, 0, &[BlockId(0)], golden::BLOCK_SIZE);
+        plan.add([TokenSource::from(7)], position, 0, &[BlockId(0)], golden::BLOCK_SIZE);
         plan.logits_rows = vec![Row(0)];
         model.forward(&plan).unwrap();
         model.logits(0..1).unwrap();

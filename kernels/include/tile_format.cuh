@@ -7,7 +7,6 @@
 
 #include "mma.cuh"
 
-constexpr int WARP = 32;
 constexpr int TILE = 16;
 constexpr int UNIT = 128;
 constexpr int STEPS = 8;

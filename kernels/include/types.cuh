@@ -8,6 +8,9 @@ using u32 = unsigned int;
 using i64 = long long;
 using u64 = unsigned long long;
 
+// Lanes of a warp.
+constexpr int WARP = 32;
+
 // Most devices that share a model.
 constexpr u32 MAX_RANKS = 8;
 

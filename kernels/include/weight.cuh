@@ -3,7 +3,6 @@
 // A weight is `[experts, N, K]`, row-major; a plain linear is a list of one. Its value is scale * code in f32 with one
 // rounding, as quant/packed.rs decodes it. K is a multiple of VALUES.
 
-constexpr int WARP = 32;
 // Rows of activations that a warp multiplies with a decoded weight.
 constexpr int ROWS = 8;
 

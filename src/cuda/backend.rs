@@ -853,8 +853,9 @@ impl<D: Driver> Backend for CudaBackend<D> {
     ) -> Result<(), OpError> {
         let rows = w.step.padded_rows();
         let list = (rows <= MOE_ROWS).then(|| self.worklist(routed, rows, w));
-        self.choose(pending, router, shared, &w.shape.router, list.as_ref(), w)?;
-        self.ffn(Some(routed), shared, gain, w)
+        let beside = shared.map(|shared| (shared, Self::shared_inner(Some(routed), rows, w)));
+        let has_shared_inner = self.choose(pending, router, beside, &w.shape.router, list.as_ref(), w)?;
+        self.ffn(Some(routed), shared, has_shared_inner, gain, w)
     }
 
     fn dense(
@@ -865,7 +866,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
         pending.map_or(Ok(()), |gain| self.norm_rows(gain, w))?;
-        self.ffn(None, Some(weights), gain, w)
+        self.ffn(None, Some(weights), false, gain, w)
     }
 
     fn logits(&mut self, head: &Projection, rows: Range<usize>, w: &mut Workspace<D>) -> Result<(), OpError> {

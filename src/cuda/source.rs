@@ -19,6 +19,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("norm.cuh", include_str!("../../kernels/include/norm.cuh")),
     ("peer.cuh", include_str!("../../kernels/include/peer.cuh")),
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),
+    ("route.cuh", include_str!("../../kernels/include/route.cuh")),
     ("sampler.cuh", include_str!("../../kernels/include/sampler.cuh")),
     ("swiglu_write.cuh", include_str!("../../kernels/include/swiglu_write.cuh")),
     ("tile.cuh", include_str!("../../kernels/include/tile.cuh")),

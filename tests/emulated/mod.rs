@@ -15,7 +15,7 @@ pub(crate) mod sampler;
 mod tiled;
 pub(crate) mod tuner;
 mod vendor;
-mod weights;
+pub(crate) mod weights;
 
 use std::env;
 use std::mem;

@@ -1,13 +1,15 @@
-//! Products on tensor cores: every variant against the reference, with the same bits in every variant, order, company of
-//! rows and architecture.
+//! Products on tensor cores: every variant against the reference, with the same bits in every variant, order and company
+//! of rows, and on every architecture whose tensor cores round alike.
 
+use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::experts::TILE_ROWS;
-use perigee_cuda::kernels::route::{self, Held, Worklist};
+use perigee_cuda::kernels::route::{self, Choice, FusedRoute, Held, Worklist};
 use perigee_cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
-use perigee_cuda::kernels::{rms_norm, tiled_linear, tiled_swiglu};
-use perigee_cuda::{Arch, Format, Packer, Stream};
+use perigee_cuda::kernels::{linear, rms_norm, route_swiglu, tiled_linear, tiled_swiglu};
+use perigee_cuda::{Arch, Format, Matrix, Packer, Stream};
 use perigee_numbers::quant::{PackedFormat, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::Dtype;
+use perigee_ops::RouterShape;
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{PROJECT, SWIGLU};
@@ -85,8 +87,8 @@ fn check_projection(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: u
     ops.project(&input, &matrix, &mut set).unwrap();
     ops.project_add(&input, &matrix, &mut added).unwrap();
     let label = format!("{stored:?} [{rows}, {out}, {columns}]");
-    let mut set = Outputs::within(label.clone(), ReferenceBackend::values(&set), allowed(stored));
-    let mut added = Outputs::within(label, ReferenceBackend::values(&added), allowed(stored));
+    let mut set = Outputs::of_tensor_cores(label.clone(), ReferenceBackend::values(&set), allowed(stored));
+    let mut added = Outputs::of_tensor_cores(label, ReferenceBackend::values(&added), allowed(stored));
     for (name, mut device) in devices() {
         let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
         let x = stored_rows(&mut device, &x, columns);
@@ -125,7 +127,8 @@ fn rows_beyond_four_gibibytes_are_found() {
     let matrix = HostOps::load_matrix(&mut ops, &weight.view()).unwrap();
     let (input, mut output) = (buffer(&mut ops, &x, SIZES[1]), ops.allocate(ROWS, SIZES[0]).unwrap());
     ops.project(&input, &matrix, &mut output).unwrap();
-    let mut outputs = Outputs::new("far rows".into(), ReferenceBackend::values(&output), PROJECT);
+    let (expected, allowed) = (ReferenceBackend::values(&output), PROJECT.f32_activations);
+    let mut outputs = Outputs::of_tensor_cores("far rows".into(), expected, allowed);
     for (name, mut device) in devices() {
         let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
         let near = stored_rows(&mut device, &x, SIZES[1]);
@@ -161,8 +164,10 @@ fn norms_of_a_few_rows_behind_their_product() {
         let mut normed = ops.allocate(rows, out).unwrap();
         HostOps::norm(&mut ops, &sum, &gain, eps, &mut normed).unwrap();
         let label = format!("{stored:?} {rows} rows");
-        let mut sums = Outputs::within(label.clone(), ReferenceBackend::values(&sum), allowed(stored));
-        let mut norms = Outputs::within(label, ReferenceBackend::values(&normed), 4.0 * allowed(stored));
+        let mut sums =
+            Outputs::of_tensor_cores(label.clone(), ReferenceBackend::values(&sum), allowed(stored));
+        let mut norms =
+            Outputs::of_tensor_cores(label, ReferenceBackend::values(&normed), 4.0 * allowed(stored));
         for (name, mut device) in devices() {
             let matrix = Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap();
             let x = stored_rows(&mut device, &x, columns);
@@ -232,7 +237,7 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
         expected.extend(product(2, &input, hidden));
     }
     let label = format!("{stored:?} {sizes:?}");
-    let mut outputs = Outputs::within(label, &expected, SWIGLU.bf16_activations);
+    let mut outputs = Outputs::of_tensor_cores(label, &expected, SWIGLU.bf16_activations);
     for (name, mut device) in devices() {
         let views = lists.each_ref().map(|list| list.iter().map(Weight::view).collect::<Vec<_>>());
         let [gate, up, down] = views.each_ref().map(|list| list.iter().collect::<Vec<&StoredMatrix<'_>>>());
@@ -264,6 +269,91 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
             tiled_linear::launch(&mut device, variant, &[part], false).unwrap();
             outputs
                 .check(&format!("{name} {}", variant.name), &device.read(y.address, expected.len()).unwrap());
+        }
+    }
+}
+
+/// The router of a few rows, and the first product of the shared expert in its launch: the bits of two launches, and counters that are 0
+/// again for the next one.
+#[test]
+fn routes_beside_the_shared_expert() {
+    let mut rng = fastrand::Rng::with_seed(52);
+    let (columns, num_experts, top_k, inner) = (544, 40, 4, 36);
+    let shape = RouterShape {
+        num_experts,
+        top_k,
+        n_group: 1,
+        topk_group: 1,
+        norm_topk_prob: true,
+        routed_scaling_factor: 2.5,
+    };
+    for stored in formats() {
+        let router = Weight::random(&mut rng, Stored::Bf16, [num_experts, columns]);
+        let (gate, up) = (
+            Weight::random(&mut rng, stored, [inner, columns]),
+            Weight::random(&mut rng, stored, [inner, columns]),
+        );
+        let (x, bias) = (rounded(&mut rng, 8 * columns), floats(&mut rng, num_experts));
+        for (name, mut device) in devices() {
+            let weight = Matrix::load(&mut device, "router", &[&router.view()]).unwrap();
+            let mut packer = Packer::default();
+            let gate_up = packer.pack(&mut device, "shared", &[&gate.view()], Some(&[&up.view()])).unwrap();
+            packer.check(&mut device).unwrap();
+            let exact = linear::Rows { address: device.store("x", &x).unwrap().address, stride: columns };
+            let x = stored_rows(&mut device, &x, columns);
+            let bias = device.store("bias", &bias).unwrap().address;
+            let blocks_done = device.zeros("counter", 4).unwrap().address;
+            for rows in [1, 3, 8] {
+                let num_rows = device.store("rows", &[rows as u32]).unwrap().address;
+                let slots = rows * top_k;
+                let mut launch = |together: bool| {
+                    let mut allocate = |values: usize| device.zeros("route", 4 * values).unwrap().address;
+                    let list = Worklist {
+                        num_tiles: allocate(1),
+                        tiles: allocate(3 * slots),
+                        slots: allocate(slots),
+                        tile_rows: 8,
+                        max_tiles: slots,
+                        held: Held::all(num_experts),
+                    };
+                    let (logits, y) = (allocate(rows * num_experts), allocate(rows * inner));
+                    let choice = Choice { chosen: allocate(slots), weights: allocate(slots), blocks_done };
+                    let route = FusedRoute {
+                        shape: &shape,
+                        padded_rows: rows,
+                        weight: &weight,
+                        x: exact,
+                        addresses: [logits, bias, num_rows],
+                        choice,
+                        list: &list,
+                    };
+                    let part = Part {
+                        matrix: &gate_up,
+                        slots: Slots::Rows(rows, 0),
+                        x,
+                        y: Rows { address: y, stride: inner },
+                    };
+                    if together {
+                        let function = route_swiglu::function(&route, &gate_up).unwrap();
+                        route_swiglu::launch(&mut device, function, &route, &part).unwrap();
+                    } else {
+                        let function = route::fused_function(&weight, &shape).unwrap();
+                        route::launch_fused(&mut device, function, &route, Ahead::NONE).unwrap();
+                        tiled_swiglu::launch(&mut device, &Variant::ALL[0], &[part]).unwrap();
+                    }
+                    assert_eq!(device.read::<u32>(blocks_done, 1).unwrap(), [0]);
+                    let mut read = |address, values| device.read::<u32>(address, values).unwrap();
+                    [
+                        read(y, rows * inner / 2),
+                        read(choice.chosen, slots),
+                        read(choice.weights, slots),
+                        read(list.num_tiles, 1),
+                        read(list.tiles, 3),
+                        read(list.slots, slots),
+                    ]
+                };
+                assert_eq!(launch(true), launch(false), "{name} {stored:?}, {rows} rows");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use perigee_numbers::tensor::{Dtype, TensorView};
 
 /// A format of a checkpoint's linear.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Stored {
+pub(crate) enum Stored {
     F32,
     F16,
     Bf16,
@@ -13,7 +13,7 @@ pub(super) enum Stored {
 }
 
 /// Every format, dtype of scales and kind of tensor scale.
-pub(super) const ALL: [Stored; 13] = [
+pub(crate) const ALL: [Stored; 13] = [
     Stored::F32,
     Stored::F16,
     Stored::Bf16,
@@ -30,7 +30,7 @@ pub(super) const ALL: [Stored; 13] = [
 ];
 
 /// A matrix `[out, in]` that owns its bytes.
-pub(super) struct Weight {
+pub(crate) struct Weight {
     stored: Stored,
     shape: [usize; 2],
     codes: Vec<u8>,
@@ -40,7 +40,7 @@ pub(super) struct Weight {
 
 impl Weight {
     /// Values of about 1 / sqrt(in), as in a network.
-    pub(super) fn random(rng: &mut fastrand::Rng, stored: Stored, shape: [usize; 2]) -> Self {
+    pub(crate) fn random(rng: &mut fastrand::Rng, stored: Stored, shape: [usize; 2]) -> Self {
         let count = shape[0] * shape[1];
         let spread = 1.0 / (shape[1] as f32).sqrt();
         let mut value = || (rng.f32() * 2.0 - 1.0) * spread;
@@ -86,13 +86,13 @@ impl Weight {
     }
 
     /// Sets bytes of the codes, or of the scales.
-    pub(super) fn set(&mut self, scales: bool, at: usize, byte: u8) {
+    pub(crate) fn set(&mut self, scales: bool, at: usize, byte: u8) {
         let bytes = if scales { &mut self.scales } else { &mut self.codes };
         bytes[at] = byte;
     }
 
     /// The matrix as a checkpoint gives it.
-    pub(super) fn view(&self) -> StoredMatrix<'_> {
+    pub(crate) fn view(&self) -> StoredMatrix<'_> {
         let plain = |dtype| TensorView { dtype, shape: &self.shape, bytes: &self.codes }.into();
         match self.stored {
             Stored::F32 => plain(Dtype::F32),

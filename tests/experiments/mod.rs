@@ -13,6 +13,7 @@ mod exchange;
 mod pipes;
 mod products;
 mod prompts;
+mod router;
 mod sampler;
 
 use std::env;
@@ -42,6 +43,7 @@ experiments! {
     attention_by_role => attention::roles;
     products_from_cache_and_memory => products::run;
     sampler_loads => sampler::run;
+    router_beside_shared => router::run;
     pipe_rates => pipes::run;
     cold_code => code::run;
     expand_blocks => prompts::run;

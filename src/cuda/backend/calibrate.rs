@@ -46,6 +46,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                 x,
                 inner,
                 out,
+                has_inner: false,
             }])?;
             let outputs: Vec<f32> =
                 self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;

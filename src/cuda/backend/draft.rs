@@ -474,6 +474,7 @@ impl<D: Driver> CudaBackend<D> {
                 x,
                 inner: buffers.inner.address,
                 out: buffers.ffn.address,
+                has_inner: false,
             }])?;
             let [normed, rounded] = x;
             // The residual stream, or this rank's part of what is added to it.

@@ -9,8 +9,8 @@ use crate::driver::Driver;
 use crate::kernels::ahead::Ahead;
 use crate::kernels::all_reduce::Operation;
 use crate::kernels::linear::{self, Output};
-use crate::kernels::route::{self, Choice, Held, Worklist};
-use crate::kernels::{combine, experts, tiled, tiled_linear, tiled_swiglu};
+use crate::kernels::route::{self, Choice, FusedRoute, Held, Worklist};
+use crate::kernels::{combine, experts, route_swiglu, tiled, tiled_linear, tiled_swiglu};
 use crate::stream::Buffer;
 use crate::tuner::Product;
 use perigee_ops::{OpError, RouterShape, expect};
@@ -29,6 +29,8 @@ pub(super) struct Ffn<'a> {
     pub(super) inner: u64,
     /// f32, by slot.
     pub(super) out: u64,
+    /// Whether the first product is there.
+    pub(super) has_inner: bool,
 }
 
 /// The rows of experts.
@@ -41,17 +43,17 @@ pub(super) enum Slots<'a> {
 }
 
 impl<D: Driver> CudaBackend<D> {
-    /// The router's choice for all rows of the step, behind the norm with the gain `pending`, and with `list` their worklist. `shared`
-    /// are experts that are computed behind it.
+    /// The router's choice for all rows of the step, behind the norm with the gain `pending`, and with `list` their worklist. Returns
+    /// whether the first product of `shared`, from the address of its rows, was computed meanwhile.
     pub(super) fn choose(
         &mut self,
         pending: Option<&Buffer>,
         router: &Router,
-        shared: Option<&Experts>,
+        shared: Option<(&Experts, u64)>,
         shape: &RouterShape,
         list: Option<&Worklist>,
         w: &Workspace<D>,
-    ) -> Result<(), OpError> {
+    ) -> Result<bool, OpError> {
         let (a, rows) = (&w.activations, w.step.padded_rows());
         expect("moe", &[shape.num_experts], &[router.weight.out_features])?;
         let inputs = [a.router_logits.address, router.bias.address, w.step.num_rows()];
@@ -61,7 +63,7 @@ impl<D: Driver> CudaBackend<D> {
             (list, pending, route::norm_function(&router.weight))
             && rows <= route::NORM_ROWS
         {
-            return route::launch_with_norms(
+            route::launch_with_norms(
                 &mut self.stream,
                 function,
                 shape,
@@ -72,35 +74,48 @@ impl<D: Driver> CudaBackend<D> {
                 choice,
                 list,
                 a.route_progress.address,
-            );
+            )?;
+            return Ok(false);
         }
         pending.map_or(Ok(()), |gain| self.norm_rows(gain, w))?;
         let x = linear::Rows { address: a.normed.exact.address, stride: router.weight.in_features };
         if let (Some(list), Some(function)) = (list, route::fused_function(&router.weight, shape))
             && rows <= route::FUSED_ROWS
         {
-            let product = (&router.weight, x);
+            let (weight, addresses) = (&router.weight, inputs);
+            let fused = FusedRoute { shape, padded_rows: rows, weight, x, addresses, choice, list };
+            if let Some((Experts { weights: SwigluMatrices::Tiles { gate_up, .. }, .. }, inner)) = shared
+                && let Some(function) = route_swiglu::function(&fused, gate_up)
+            {
+                let x = tiled::Rows {
+                    address: a.normed.row(0, gate_up.in_features)[1],
+                    stride: gate_up.in_features,
+                };
+                let y = tiled::Rows { address: inner, stride: gate_up.out_features };
+                let part = tiled::Part { matrix: gate_up, slots: tiled::Slots::Rows(rows, 0), x, y };
+                route_swiglu::launch(&mut self.stream, function, &fused, &part)?;
+                return Ok(true);
+            }
             let ahead = match shared {
-                Some(Experts { weights: SwigluMatrices::Tiles { gate_up, .. }, .. }) => {
+                Some((Experts { weights: SwigluMatrices::Tiles { gate_up, .. }, .. }, _)) => {
                     self.ahead(gate_up, rows)
                 }
                 _ => Ahead::NONE,
             };
-            return route::launch_fused(
-                &mut self.stream,
-                function,
-                shape,
-                rows,
-                product,
-                inputs,
-                choice,
-                list,
-                ahead,
-            );
+            route::launch_fused(&mut self.stream, function, &fused, ahead)?;
+            return Ok(false);
         }
         let y = linear::Rows { address: a.router_logits.address, stride: router.weight.out_features };
         linear::launch(&mut self.stream, rows, &router.weight, x, 0, y, Output::Set)?;
-        route::launch_route(&mut self.stream, shape, rows, inputs, choice, list)
+        route::launch_route(&mut self.stream, shape, rows, inputs, choice, list)?;
+        Ok(false)
+    }
+
+    /// Where rows of `shared` lie between its products: behind the slots of the routed experts.
+    pub(super) fn shared_inner(routed: Option<&Experts>, num_rows: usize, w: &Workspace<D>) -> u64 {
+        let slots = num_rows * w.shape.router.top_k;
+        let bytes = routed.map_or(0, |routed| (routed.inner_bytes() * slots * routed.units()) as u64);
+        w.activations.inner.address + bytes.next_multiple_of(16)
     }
 
     /// Where the worklist of so many rows is written, at most [`MOE_ROWS`].
@@ -131,11 +146,12 @@ impl<D: Driver> CudaBackend<D> {
     }
 
     /// Adds routed and shared experts to the residual stream, then the norm. `routed` is `None` for a dense FFN; a step of
-    /// at most [`MOE_ROWS`] rows has its worklist.
+    /// at most [`MOE_ROWS`] rows has its worklist. `has_shared_inner`: the first product of `shared` is there.
     pub(super) fn ffn(
         &mut self,
         routed: Option<&Experts>,
         shared: Option<&Experts>,
+        has_shared_inner: bool,
         gain: Option<&Buffer>,
         w: &mut Workspace<D>,
     ) -> Result<(), OpError> {
@@ -151,15 +167,16 @@ impl<D: Driver> CudaBackend<D> {
             if let Some(list) = list.as_ref().filter(|_| all > MOE_ROWS) {
                 self.write_worklist(list, &rows, w)?;
             }
-            let (mut inner, mut ffns) = (a.inner.address, Vec::with_capacity(2));
+            let mut ffns = Vec::with_capacity(2);
             if let (Some(weights), Some(list)) = (routed, &list) {
                 let slots = Slots::Routed(list, rows.len() * top_k, top_k);
-                ffns.push(Ffn { weights, slots, x, inner, out: a.routed.address });
-                inner += (weights.inner_bytes() * rows.len() * top_k * weights.units()) as u64;
-                inner = inner.next_multiple_of(16);
+                let (inner, out) = (a.inner.address, a.routed.address);
+                ffns.push(Ffn { weights, slots, x, inner, out, has_inner: false });
             }
             if let Some(weights) = shared {
-                ffns.push(Ffn { weights, slots: Slots::Rows(rows.len()), x, inner, out: a.shared.address });
+                let (inner, out) = (Self::shared_inner(routed, rows.len(), w), a.shared.address);
+                let slots = Slots::Rows(rows.len());
+                ffns.push(Ffn { weights, slots, x, inner, out, has_inner: has_shared_inner });
             }
             self.swiglu(&ffns)?;
             let choice = 4 * (start * top_k) as u64;
@@ -229,12 +246,13 @@ impl<D: Driver> CudaBackend<D> {
                     let down = tiled::Part { matrix: down, slots: second, x: inner, y };
                     // The worklist has the rows of its variants; what has none takes any.
                     let few = matches!(ffn.slots, Slots::Rows(rows) if rows <= JOINED_ROWS);
+                    let up = (!ffn.has_inner).then_some(up);
                     match launches.last_mut() {
                         Some((variants, ups, downs)) if few || *variants == chosen => {
-                            ups.push(up);
+                            ups.extend(up);
                             downs.push(down);
                         }
-                        _ => launches.push((chosen, vec![up], vec![down])),
+                        _ => launches.push((chosen, up.into_iter().collect(), vec![down])),
                     }
                 }
             }

@@ -16,6 +16,7 @@ pub mod mla_prefill;
 pub mod repack;
 pub mod rms_norm;
 pub mod route;
+pub mod route_swiglu;
 pub mod sampler;
 pub mod sampler_shards;
 pub mod tiled;
@@ -47,6 +48,7 @@ pub const ALL: &[&Kernel] = &[
     &repack::KERNEL,
     &rms_norm::KERNEL,
     &route::KERNEL,
+    &route_swiglu::KERNEL,
     &sampler::KERNEL,
     &sampler_shards::KERNEL,
     &tiled_linear::KERNEL,

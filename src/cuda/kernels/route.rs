@@ -127,7 +127,7 @@ pub struct RouteParams {
 /// `LinearRouteParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
-struct LinearRouteParams {
+pub(super) struct LinearRouteParams {
     linear: linear::Params,
     route: RouteParams,
     ahead: Ahead,
@@ -248,26 +248,53 @@ pub fn fused_function(weight: &Matrix, shape: &RouterShape) -> Option<&'static s
     }
 }
 
-/// Enqueues by `function` the logits of up to [`FUSED_ROWS`] rows of x, their choice and their worklist; `ahead` is fetched meanwhile.
+/// The router of up to [`FUSED_ROWS`] rows in one launch.
+#[derive(Debug, Clone, Copy)]
+pub struct FusedRoute<'a> {
+    /// Sizes and rules.
+    pub shape: &'a RouterShape,
+    /// Rows of the launch.
+    pub padded_rows: usize,
+    /// `[E, D]`.
+    pub weight: &'a Matrix,
+    /// `[T, D]`.
+    pub x: linear::Rows,
+    /// Addresses of logits, bias and number of rows.
+    pub addresses: [u64; 3],
+    /// Where the choice is written.
+    pub choice: Choice,
+    /// Where the worklist is written.
+    pub list: &'a Worklist,
+}
+
+impl FusedRoute<'_> {
+    /// Parameters of a launch that fetches `ahead` meanwhile.
+    pub(super) fn params(&self, ahead: Ahead) -> LinearRouteParams {
+        let logits = linear::Rows { address: self.addresses[0], stride: self.weight.out_features };
+        let (rows, list) = (self.padded_rows, Some(self.list));
+        LinearRouteParams {
+            linear: linear::Params::new(rows, self.weight, self.x, 0, logits, linear::Output::Set),
+            route: RouteParams::new(self.shape, rows, self.addresses, self.choice, list),
+            ahead,
+        }
+    }
+
+    /// Blocks of a launch.
+    pub(super) fn blocks(&self) -> u32 {
+        self.weight.out_features.div_ceil(LINEAR_COLUMNS) as u32
+    }
+}
+
+/// Enqueues by `function` the logits of rows of x, their choice and their worklist; `ahead` is fetched meanwhile.
 pub fn launch_fused<D: Driver>(
     stream: &mut Stream<D>,
     function: &'static str,
-    shape: &RouterShape,
-    padded_rows: usize,
-    (weight, x): (&Matrix, linear::Rows),
-    addresses: [u64; 3],
-    choice: Choice,
-    list: &Worklist,
+    route: &FusedRoute<'_>,
     ahead: Ahead,
 ) -> Result<(), OpError> {
-    let logits = linear::Rows { address: addresses[0], stride: weight.out_features };
-    let params = LinearRouteParams {
-        linear: linear::Params::new(padded_rows, weight, x, 0, logits, linear::Output::Set),
-        route: RouteParams::new(shape, padded_rows, addresses, choice, Some(list)),
-        ahead,
-    };
-    let grid = [weight.out_features.div_ceil(LINEAR_COLUMNS) as u32, 1, 1];
-    stream.launch(function, LaunchShape { grid, threads: FUSED_THREADS as u32, shared_bytes: 0 }, &params)
+    let grid = [route.blocks(), 1, 1];
+    let shape = LaunchShape { grid, threads: FUSED_THREADS as u32, shared_bytes: 0 };
+    stream.launch(function, shape, &route.params(ahead))
 }
 
 /// The function that normalises rows and computes their logits too, for up to [`NORM_ROWS`] rows, and the experts of a block; `None` for

@@ -198,13 +198,13 @@ impl Variant {
     }
 
     /// Threads of a block.
-    const fn threads(&self) -> u32 {
+    pub(super) const fn threads(&self) -> u32 {
         let warps = if self.schedule.is_wgmma() { WARPS + COPY_WARPS } else { WARPS };
         32 * warps as u32
     }
 
     /// Dynamic shared memory of a launch.
-    const fn shared_bytes(&self) -> u32 {
+    pub(super) const fn shared_bytes(&self) -> u32 {
         let bytes = match self.schedule {
             // Sums of chunks, and where each of many rows begins.
             Schedule::Split => 4 * self.rows * (CHUNKS * (self.warp_tiles * TILE + 4) + 1),
@@ -343,7 +343,7 @@ pub struct Part<'a> {
 
 impl Part<'_> {
     /// Parameters, and blocks in y. Errors: a worklist whose tiles have other rows than the variant.
-    fn params(&self, variant: &Variant, add: bool) -> Result<(Params, usize), OpError> {
+    pub(super) fn params(&self, variant: &Variant, add: bool) -> Result<(Params, usize), OpError> {
         let (num_tiles, tiles, list, x_rows, slots_per_row, num_slots, blocks) = match self.slots {
             Slots::Rows(count, x_rows) => (0, 0, 0, x_rows, 1, count, count.div_ceil(variant.rows)),
             Slots::Routed(list, per_row) => {

@@ -663,7 +663,12 @@ impl<B: Rank> Backend for Group<B> {
         w: &mut Self::Workspace,
     ) -> Result<(), OpError> {
         let (head, w) = (head.share(), w.share());
-        self.enqueue(move |at, rank| rank.logits(head.at(at), rows.clone(), &mut w.at(at)))
+        self.enqueue(move |at, rank| rank.logits(head.at(at), rows.clone(), &mut w.at(at)))?;
+        // Ranks that compute in their calls do it here, where the engine measures it.
+        match B::ENQUEUES {
+            true => Ok(()),
+            false => self.settle(),
+        }
     }
 
     fn open_slot(
