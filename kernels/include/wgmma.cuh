@@ -51,6 +51,7 @@ __device__ __forceinline__ void finish_products() { finish_products<0>(); }
 #define WGMMA_SUMS32(d, i) WGMMA_SUMS16(d, i), WGMMA_SUMS16(d, (i) + 16)
 #define WGMMA_SUMS48(d, i) WGMMA_SUMS32(d, i), WGMMA_SUMS16(d, (i) + 32)
 #define WGMMA_SUMS64(d, i) WGMMA_SUMS32(d, i), WGMMA_SUMS32(d, (i) + 32)
+#define WGMMA_SUMS128(d, i) WGMMA_SUMS64(d, i), WGMMA_SUMS64(d, (i) + 64)
 
 // The first operands of a statement: its sums.
 #define WGMMA_NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
@@ -60,6 +61,13 @@ __device__ __forceinline__ void finish_products() { finish_products<0>(); }
     WGMMA_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define WGMMA_NAMES64 \
     WGMMA_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#define WGMMA_NAMES128                                                                             \
+    WGMMA_NAMES64                                                                                  \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"  \
+    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"  \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"  \
+    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // What 16 bits of a tile are.
 enum class Element { Bf16, F16 };
@@ -80,6 +88,15 @@ __device__ __forceinline__ void wgmma_64(float (&sums)[32], u64 a, u64 b, bool a
     } else {
         WGMMA_64("bf16");
     }
+}
+
+// sums [64, 256] = or += A B, 16 of k, of bf16; A and B along k in a row.
+__device__ __forceinline__ void wgmma_256(float (&sums)[128], u64 a, u64 b, bool add) {
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" WGMMA_NAMES128 "}, %128, %129, add, 1, 1, 0, 0;\n}"
+        : WGMMA_SUMS128(sums, 0)
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
 #define WGMMA_128(element)                                                                        \

@@ -9,7 +9,8 @@ use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
-    mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_prefill,
+    mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_expand,
+    wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -599,7 +600,15 @@ impl Attention {
             && let Some(gather) = tiled_mla_prefill::gather_function(at.cache_shape.dtype)
         {
             stream.launch(gather, tiled_mla_prefill::gather_launch(num_keys), &params)?;
-            stream.launch("tiled_mla_expand", tiled_mla_prefill::expand_launch(shape, num_keys), &params)?;
+            if wgmma_mla_expand::takes(shape, self.arch) {
+                wgmma_mla_expand::launch(stream, &params)?;
+            } else {
+                stream.launch(
+                    "tiled_mla_expand",
+                    tiled_mla_prefill::expand_launch(shape, num_keys),
+                    &params,
+                )?;
+            }
             if wgmma_mla_prefill::takes(shape, self.arch) {
                 let launch = wgmma_mla_prefill::launch(shape, num_rows);
                 return stream.launch("wgmma_mla_prefill", launch, &params);

@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+use bytemuck::Zeroable;
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::mla_decode::{self, SPLIT};
-use perigee_cuda::kernels::{mla_prefill, tiled_mla_decode, wgmma_mla_decode};
+use perigee_cuda::kernels::{
+    mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_expand,
+};
 use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
 use perigee_numbers::tensor::{Dtype, TensorView};
@@ -58,7 +61,7 @@ const LARGEST: MlaShape = MlaShape {
 };
 
 /// As of Kimi K2, and one head more than a block on tensor cores has.
-const KIMI: MlaShape = MlaShape {
+pub(crate) const KIMI: MlaShape = MlaShape {
     num_heads: 33,
     qk_nope_head_dim: 128,
     qk_rope_head_dim: 64,
@@ -467,6 +470,56 @@ fn tensor_cores_attend_as_the_reference_does() {
     let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
     World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
     World::new(ODD, CacheDtype::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
+}
+
+/// Random latents and weights of a slab, and room for its keys and values.
+pub(crate) fn slab(
+    stream: &mut Stream<TestDriver>,
+    shape: &MlaShape,
+    num_keys: usize,
+) -> mla_prefill::Params {
+    let (latent, columns) = (shape.kv_lora_rank, shape.num_heads * 256);
+    let mut rng = fastrand::Rng::with_seed(52);
+    let mut random = |count: usize| -> Vec<half::bf16> {
+        (0..count).map(|_| half::bf16::from_f32(rng.f32() - 0.5)).collect()
+    };
+    let (latents, kv_up) = (random(num_keys * latent), random(columns * latent));
+    let mut store =
+        |values: &[half::bf16]| stream.store("slab", bytemuck::cast_slice::<_, u16>(values)).unwrap().address;
+    let (latents, kv_up) = (store(&latents), store(&kv_up));
+    mla_prefill::Params {
+        latents,
+        kv_up,
+        keys_values: stream.zeros("slab", 2 * num_keys * columns).unwrap().address,
+        num_heads: shape.num_heads as i32,
+        nope: 128,
+        value: 128,
+        latent: latent as i32,
+        num_keys: num_keys as i32,
+        ..mla_prefill::Params::zeroed()
+    }
+}
+
+/// Keys and values by `wgmma` have the bits of `mma.sync`, in blocks of one head and of several, and nothing is written behind the slab.
+#[test]
+fn keys_and_values_have_the_same_bits_by_wgmma() {
+    for (seed, num_heads, num_keys) in [(None, 3, 130), (Some(1), 1, 64), (Some(2), 5, 257)] {
+        let way = Way { arch: Arch::Sm90a, seed, races: seed.is_some(), ..PLAIN };
+        let Some(mut stream) = stream(&way) else { return };
+        let shape = MlaShape { num_heads, ..KIMI };
+        let params = slab(&mut stream, &shape, num_keys);
+        let values = num_keys * num_heads * 256 / 2;
+        let read = |stream: &mut Stream<TestDriver>| {
+            let words = stream.read::<u32>(params.keys_values, values).unwrap();
+            stream.driver().upload(params.keys_values, bytemuck::cast_slice(&vec![0u32; values])).unwrap();
+            words
+        };
+        let launch = tiled_mla_prefill::expand_launch(&shape, num_keys);
+        stream.launch("tiled_mla_expand", launch, &params).unwrap();
+        let expected = read(&mut stream);
+        wgmma_mla_expand::launch(&mut stream, &params).unwrap();
+        assert!(expected == read(&mut stream), "{num_heads} heads, {num_keys} keys");
+    }
 }
 
 /// Hopper's kernel for rows of eight bits computes in f16, whose range is small.

@@ -4,7 +4,7 @@
 //! TEST_GPU in the environment they run on the machine's first GPU in place of the emulator, whatever architecture a test
 //! names: `scripts/gpu-check`.
 
-mod attention;
+pub(crate) mod attention;
 mod exchange;
 mod golden_ptx;
 mod launches;

@@ -46,7 +46,7 @@ experiments! {
     router_beside_shared => router::run;
     pipe_rates => pipes::run;
     cold_code => code::run;
-    expand_blocks => prompts::run;
+    expand_by_wgmma => prompts::run;
     exchange_of_two_ranks => exchange::run;
     exchange_through_host_memory => exchange::through_host;
     exchange_of_attention => exchange::attention;
@@ -54,8 +54,7 @@ experiments! {
 
 /// What the experiments compile beside the kernels that ship.
 fn programs() -> Vec<Program> {
-    let mut all =
-        vec![bits::program(), code::program(), pipes::program(), prompts::program(), sampler::program()];
+    let mut all = vec![bits::program(), code::program(), pipes::program(), sampler::program()];
     all.extend(attention::programs());
     all
 }

@@ -27,6 +27,7 @@ pub mod tiled_swiglu;
 pub mod vision;
 pub mod wgmma_linear;
 pub mod wgmma_mla_decode;
+pub mod wgmma_mla_expand;
 pub mod wgmma_mla_prefill;
 pub mod wgmma_swiglu;
 
@@ -58,6 +59,7 @@ pub const ALL: &[&Kernel] = &[
     &vision::KERNEL,
     &wgmma_linear::KERNEL,
     &wgmma_mla_decode::KERNEL,
+    &wgmma_mla_expand::KERNEL,
     &wgmma_mla_prefill::KERNEL,
     &wgmma_swiglu::KERNEL,
 ];
