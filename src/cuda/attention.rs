@@ -9,8 +9,8 @@ use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
-    mla_decode, mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_expand,
-    wgmma_mla_prefill,
+    mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode,
+    wgmma_mla_expand, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -404,10 +404,6 @@ impl Attention {
         let offsets = self.capacity.absorbed_parts(&self.shape, exchanged).0;
         let [latent_queries, statistics, latents, queries, values, row_statistics] =
             offsets.map(|offset| self.scratch.address + offset);
-        let absorb = match kv_up.dtype {
-            KvUpType::F32 => "mla_absorb_f32",
-            KvUpType::Bf16 => "mla_absorb_bf16",
-        };
         let (decode, decode_launch, types) = self.decode(shape, at.cache_shape.dtype, kv_up.dtype);
         for pass in &self.passes {
             // A later step's pass may have other rows: the launches serve any number.
@@ -439,7 +435,8 @@ impl Attention {
                 ahead: at.ahead,
             };
             let Some(ContextParts { exchange, .. }) = &self.parts else {
-                stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
+                let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows);
+                stream.launch(absorb, launch, &params)?;
                 stream.launch(decode, decode_launch, &params)?;
                 let (combine, launch) = mla_decode::combine(shape, rows, types);
                 stream.launch(combine, launch, &params)?;
@@ -457,7 +454,8 @@ impl Attention {
                         part: Part::HEADS,
                         ..params
                     };
-                    stream.launch(absorb, mla_decode::absorb_launch(shape, rows), &params)?;
+                    let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows);
+                    stream.launch(absorb, launch, &params)?;
                     stream.launch(decode, decode_launch, &params)?;
                     let (combine, launch) = mla_decode::combine(shape, rows, types);
                     stream.launch(combine, launch, &params)?;
@@ -473,7 +471,8 @@ impl Attention {
                         part: Part::LATENTS,
                         ..params
                     };
-                    stream.launch(absorb, mla_decode::absorb_launch(&self.shape, rows), &own)?;
+                    let (absorb, launch) = self.absorb(&self.shape, kv_up.dtype, rows);
+                    stream.launch(absorb, launch, &own)?;
                     exchange.queries(stream, &given(queries, latent_queries))?;
                     stream.launch(decode, decode_launch, &params)?;
                     let (merge, launch) = mla_decode::merge(shape, rows, types);
@@ -485,6 +484,17 @@ impl Attention {
             }
         }
         Ok(())
+    }
+
+    /// The kernel of the queries in the latent space, and its launch for passes of so many rows.
+    fn absorb(&self, shape: &MlaShape, kv_up: KvUpType, rows: usize) -> (&'static str, LaunchShape) {
+        match kv_up {
+            KvUpType::Bf16 if self.arithmetic.are_rounded() && tiled_mla_absorb::takes(shape) => {
+                (tiled_mla_absorb::FUNCTION, tiled_mla_absorb::launch(shape, rows))
+            }
+            KvUpType::Bf16 => ("mla_absorb_bf16", mla_decode::absorb_launch(shape, rows)),
+            KvUpType::F32 => ("mla_absorb_f32", mla_decode::absorb_launch(shape, rows)),
+        }
     }
 
     /// The kernel of the items, its launch, and what is left to combine.

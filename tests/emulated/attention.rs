@@ -6,7 +6,7 @@ use bytemuck::Zeroable;
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::mla_decode::{self, SPLIT};
 use perigee_cuda::kernels::{
-    mla_prefill, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_expand,
+    mla_prefill, tiled_mla_absorb, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_expand,
 };
 use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
@@ -519,6 +519,59 @@ fn keys_and_values_have_the_same_bits_by_wgmma() {
         let expected = read(&mut stream);
         wgmma_mla_expand::launch(&mut stream, &params).unwrap();
         assert!(expected == read(&mut stream), "{num_heads} heads, {num_keys} keys");
+    }
+}
+
+/// Queries in the latent space by tensor cores are those of f32 products, in passes of any number of rows, and a row alone has the same bits.
+#[test]
+fn latent_queries_of_tensor_cores_are_those_of_f32() {
+    for (arch, shape) in [(Arch::Sm80, ODD), (Arch::Sm90a, MlaShape { num_heads: 2, ..KIMI })] {
+        let Some(mut stream) = stream(&Way { arch, seed: Some(3), races: true, ..PLAIN }) else { return };
+        let MlaShape { num_heads, qk_nope_head_dim: nope, qk_rope_head_dim: rope, .. } = shape;
+        let (width, latent, total) = (nope + rope, shape.kv_lora_rank, 20);
+        let mut rng = fastrand::Rng::with_seed(53);
+        // Of magnitudes that one bf16 would round.
+        let query: Vec<f32> = (0..total * num_heads * width).map(|_| rng.f32() - 0.5).collect();
+        let rotations: Vec<f32> = (0..total * rope).map(|_| rng.f32()).collect();
+        let columns = num_heads * (nope + shape.v_head_dim);
+        let up: Vec<u16> =
+            (0..columns * latent).map(|_| half::bf16::from_f32(rng.f32() - 0.5).to_bits()).collect();
+        let [query, rotations] =
+            [&query, &rotations].map(|values| stream.store("absorb", values).unwrap().address);
+        let kv_up = stream.store("absorb", &up).unwrap().address;
+        let row_values = num_heads * (latent + rope);
+        let mut absorb = |tensor_cores: bool, rows: &[u32]| {
+            let entries = rows.iter().flat_map(|row| [*row, 0, u32::from(row % 5 != 4), 0]);
+            let words: Vec<u32> = [rows.len() as u32, 0].into_iter().chain(entries).collect();
+            let out = stream.zeros("absorb", 4 * rows.len() * row_values).unwrap().address;
+            let params = mla_decode::Params {
+                query,
+                rotations,
+                kv_up,
+                pass: stream.store("absorb", &words).unwrap().address,
+                latent_queries: out,
+                num_heads: num_heads as i32,
+                nope: nope as i32,
+                rope: rope as i32,
+                value: shape.v_head_dim as i32,
+                latent: latent as i32,
+                ..mla_decode::Params::zeroed()
+            };
+            let (function, launch) = match tensor_cores {
+                true => (tiled_mla_absorb::FUNCTION, tiled_mla_absorb::launch(&shape, rows.len())),
+                false => ("mla_absorb_bf16", mla_decode::absorb_launch(&shape, rows.len())),
+            };
+            stream.launch(function, launch, &params).unwrap();
+            stream.read::<f32>(out, rows.len() * row_values).unwrap()
+        };
+        let all: Vec<u32> = (0..total as u32).rev().collect();
+        let (got, exact) = (absorb(true, &all), absorb(false, &all));
+        let off = difference(&got, &exact);
+        assert!(off < 2e-6, "{arch}: {off}");
+        for place in [0, 7, 8, 19] {
+            let alone = absorb(true, &all[place..place + 1]);
+            assert!(alone == got[place * row_values..(place + 1) * row_values], "{arch}: row {place} alone");
+        }
     }
 }
 

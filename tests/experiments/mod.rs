@@ -6,6 +6,7 @@
 //! with the sizes of Kimi K2; what they compile is in the folder that TEST_GPU names, put there by `every_program_compiles` with
 //! EXPERIMENTS_CACHE.
 
+mod absorb;
 mod attention;
 mod bits;
 mod code;
@@ -44,6 +45,7 @@ experiments! {
     products_from_cache_and_memory => products::run;
     sampler_loads => sampler::run;
     router_beside_shared => router::run;
+    absorb_by_tensor_cores => absorb::run;
     pipe_rates => pipes::run;
     cold_code => code::run;
     expand_by_wgmma => prompts::run;

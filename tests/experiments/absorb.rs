@@ -1,0 +1,48 @@
+//! Queries in the latent space, by f32 products and by tensor cores.
+
+use bytemuck::Zeroable;
+use perigee_cuda::kernels::{mla_decode, tiled_mla_absorb};
+use perigee_ops::MlaShape;
+
+use super::{device, micros, on_gpu};
+use crate::emulated::attention::KIMI;
+
+/// Layers, so that no weights are left in the second cache.
+const LAYERS: usize = 8;
+
+pub(super) fn run() -> Option<String> {
+    let shape = if on_gpu() { KIMI } else { MlaShape { num_heads: 1, ..KIMI } };
+    let MlaShape { num_heads, qk_nope_head_dim: nope, qk_rope_head_dim: rope, kv_lora_rank: latent, .. } =
+        shape;
+    let mut stream = device(&[])?;
+    let columns = num_heads * (nope + shape.v_head_dim);
+    let weights: Vec<u64> =
+        (0..LAYERS).map(|_| stream.zeros("absorb", 2 * columns * latent).unwrap().address).collect();
+    let mut found = Vec::new();
+    for rows in [1, 8, 64] {
+        let entries = (0..rows as u32).flat_map(|row| [row, 0, 1, 0]);
+        let words: Vec<u32> = [rows as u32, 0].into_iter().chain(entries).collect();
+        let params = mla_decode::Params {
+            query: stream.zeros("absorb", 4 * rows * num_heads * (nope + rope)).unwrap().address,
+            rotations: stream.zeros("absorb", 4 * rows * rope).unwrap().address,
+            pass: stream.store("absorb", &words).unwrap().address,
+            latent_queries: stream.zeros("absorb", 4 * rows * num_heads * (latent + rope)).unwrap().address,
+            num_heads: num_heads as i32,
+            nope: nope as i32,
+            rope: rope as i32,
+            value: shape.v_head_dim as i32,
+            latent: latent as i32,
+            ..mla_decode::Params::zeroed()
+        };
+        let mut time = |function, launch| {
+            micros(&mut stream, LAYERS, |stream, layer| {
+                let params = mla_decode::Params { kv_up: weights[layer], ..params };
+                stream.launch(function, launch, &params).unwrap();
+            })
+        };
+        let products = time("mla_absorb_bf16", mla_decode::absorb_launch(&shape, rows));
+        let cores = time(tiled_mla_absorb::FUNCTION, tiled_mla_absorb::launch(&shape, rows));
+        found.push(format!("{rows} rows: f32 {products:.1} us, tensor cores {cores:.1} us"));
+    }
+    Some(found.join("; "))
+}
