@@ -9,8 +9,8 @@ use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
-    mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode,
-    wgmma_mla_expand, wgmma_mla_prefill,
+    mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill,
+    wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -438,7 +438,7 @@ impl Attention {
                 let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows);
                 stream.launch(absorb, launch, &params)?;
                 stream.launch(decode, decode_launch, &params)?;
-                let (combine, launch) = mla_decode::combine(shape, rows, types);
+                let (combine, launch) = self.combine(shape, rows, types);
                 stream.launch(combine, launch, &params)?;
                 continue;
             };
@@ -457,7 +457,7 @@ impl Attention {
                     let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows);
                     stream.launch(absorb, launch, &params)?;
                     stream.launch(decode, decode_launch, &params)?;
-                    let (combine, launch) = mla_decode::combine(shape, rows, types);
+                    let (combine, launch) = self.combine(shape, rows, types);
                     stream.launch(combine, launch, &params)?;
                     exchange.attended(stream, &returned)?;
                 }
@@ -478,7 +478,7 @@ impl Attention {
                     let (merge, launch) = mla_decode::merge(shape, rows, types);
                     stream.launch(merge, launch, &mla_decode::Params { attended: values, ..params })?;
                     exchange.attended(stream, &given(values, queries))?;
-                    let (project, launch) = mla_decode::project(&self.shape, rows, types);
+                    let (project, launch) = self.project(rows, types);
                     stream.launch(project, launch, &own)?;
                 }
             }
@@ -494,6 +494,23 @@ impl Attention {
             }
             KvUpType::Bf16 => ("mla_absorb_bf16", mla_decode::absorb_launch(shape, rows)),
             KvUpType::F32 => ("mla_absorb_f32", mla_decode::absorb_launch(shape, rows)),
+        }
+    }
+
+    /// The kernel that merges items and multiplies by W_UV, and its launch for passes of so many rows.
+    fn combine(&self, shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static str, LaunchShape) {
+        match self.arithmetic.are_rounded() && types != CombineTypes::F32 && tiled_mla_combine::takes(shape) {
+            true => tiled_mla_combine::combine(shape, rows, types == CombineTypes::Bf16F16),
+            false => mla_decode::combine(shape, rows, types),
+        }
+    }
+
+    /// The kernel that multiplies merged rows by W_UV, and its launch for passes of so many rows.
+    fn project(&self, rows: usize, types: CombineTypes) -> (&'static str, LaunchShape) {
+        let shape = &self.shape;
+        match self.arithmetic.are_rounded() && types != CombineTypes::F32 && tiled_mla_combine::takes(shape) {
+            true => tiled_mla_combine::project(shape, rows),
+            false => mla_decode::project(shape, rows, types),
         }
     }
 

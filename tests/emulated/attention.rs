@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 use perigee_cuda::kernels::ahead::Ahead;
-use perigee_cuda::kernels::mla_decode::{self, SPLIT};
+use perigee_cuda::kernels::mla_decode::{self, CombineTypes, SPLIT};
 use perigee_cuda::kernels::{
-    mla_prefill, tiled_mla_absorb, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode, wgmma_mla_expand,
+    mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode,
+    wgmma_mla_expand,
 };
 use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
@@ -571,6 +572,76 @@ fn latent_queries_of_tensor_cores_are_those_of_f32() {
         for place in [0, 7, 8, 19] {
             let alone = absorb(true, &all[place..place + 1]);
             assert!(alone == got[place * row_values..(place + 1) * row_values], "{arch}: row {place} alone");
+        }
+    }
+}
+
+/// Items come together with W_UV on tensor cores as by f32 products: sums in f32 and f16, merged before or here, rows alone and in company.
+#[test]
+fn items_combine_on_tensor_cores_as_in_f32() {
+    let shape = MlaShape { num_heads: 2, ..KIMI };
+    let MlaShape { num_heads, qk_nope_head_dim: nope, v_head_dim: value, kv_lora_rank: latent, .. } = shape;
+    for (arch, f16) in [(Arch::Sm80, false), (Arch::Sm90a, true)] {
+        let Some(mut stream) = stream(&Way { arch, seed: Some(4), races: true, ..PLAIN }) else { return };
+        let mut rng = fastrand::Rng::with_seed(54);
+        // A row without keys, and up to five items of the others.
+        let lengths: Vec<u32> = (0..18).map(|row| [0, 1, 128, 129, 300, 600][row % 6]).collect();
+        let items_of = |keys: &u32| keys.div_ceil(128) as usize;
+        let num_items: usize = lengths.iter().map(items_of).sum();
+        let up: Vec<u16> = (0..num_heads * (nope + value) * latent)
+            .map(|_| half::bf16::from_f32(rng.f32() - 0.5).to_bits())
+            .collect();
+        let kv_up = stream.store("combine", &up).unwrap().address;
+        let statistics: Vec<f32> =
+            (0..num_items * num_heads).flat_map(|_| [rng.f32(), 1.0 + rng.f32()]).collect();
+        let sums: Vec<f32> = (0..num_items * num_heads * latent).map(|_| rng.f32() - 0.5).collect();
+        let merged = stream.store("combine", &sums[..lengths.len() * num_heads * latent]).unwrap().address;
+        let statistics = stream.store("combine", &statistics).unwrap().address;
+        let halves: Vec<u16> = sums.iter().map(|sum| half::f16::from_f32(*sum).to_bits()).collect();
+        let sums = match f16 {
+            true => stream.store("combine", &halves).unwrap().address,
+            false => stream.store("combine", &sums).unwrap().address,
+        };
+        let row_values = num_heads * value;
+        let mut combine = |tensor_cores: bool, project: bool, rows: std::ops::Range<usize>| {
+            let mut words = vec![rows.len() as u32, 0];
+            for (row, keys) in lengths.iter().enumerate().take(rows.end).skip(rows.start) {
+                let first_item: usize = lengths[..row].iter().map(items_of).sum();
+                words.extend([(row - rows.start) as u32, first_item as u32, *keys, 0]);
+            }
+            let out = stream.zeros("combine", 4 * rows.len() * row_values).unwrap().address;
+            let params = mla_decode::Params {
+                kv_up,
+                pass: stream.store("combine", &words).unwrap().address,
+                statistics,
+                latents: if project { merged + (4 * rows.start * num_heads * latent) as u64 } else { sums },
+                attended: out,
+                num_heads: num_heads as i32,
+                nope: nope as i32,
+                value: value as i32,
+                latent: latent as i32,
+                ..mla_decode::Params::zeroed()
+            };
+            let types = if f16 { CombineTypes::Bf16F16 } else { CombineTypes::Bf16 };
+            let (function, launch) = match (tensor_cores, project) {
+                (true, false) => tiled_mla_combine::combine(&shape, rows.len(), f16),
+                (true, true) => tiled_mla_combine::project(&shape, rows.len()),
+                (false, false) => mla_decode::combine(&shape, rows.len(), types),
+                (false, true) => mla_decode::project(&shape, rows.len(), types),
+            };
+            stream.launch(function, launch, &params).unwrap();
+            stream.read::<f32>(out, rows.len() * row_values).unwrap()
+        };
+        for project in [false, true] {
+            let got = combine(true, project, 0..18);
+            let off = difference(&got, &combine(false, project, 0..18));
+            assert!(off < 4e-6, "{arch}, merged before: {project}: {off}");
+            // In blocks of one row, of which one, two or four share V.
+            for rows in [4..5, 7..9, 3..12] {
+                let few = combine(true, project, rows.clone());
+                let same = &got[rows.start * row_values..rows.end * row_values];
+                assert!(few == same, "{arch}, merged before: {project}: rows {rows:?}");
+            }
         }
     }
 }

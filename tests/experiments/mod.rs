@@ -46,6 +46,7 @@ experiments! {
     sampler_loads => sampler::run;
     router_beside_shared => router::run;
     absorb_by_tensor_cores => absorb::run;
+    combine_by_tensor_cores => absorb::combine;
     pipe_rates => pipes::run;
     cold_code => code::run;
     expand_by_wgmma => prompts::run;

@@ -189,7 +189,7 @@ pub fn absorb_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
 
 /// Rows from which on it pays that [`ROWS`] of them share the reads of `kv_up` in combine: fewer are merged side by side
 /// (8.4 us for one row of Kimi K2 against 22.5 us, 3 items, H100).
-const SHARED_COMBINE_ROWS: usize = 16;
+pub(super) const SHARED_COMBINE_ROWS: usize = 16;
 
 /// What combine reads beside the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,9 +220,12 @@ fn by_rows(
 ) -> (&'static str, LaunchShape) {
     let (function, tiles) =
         if rows < SHARED_COMBINE_ROWS { (apart, rows) } else { (shared, rows.div_ceil(ROWS)) };
-    // Blocks that share a head all merge its items: worth it where the heads alone leave multiprocessors idle.
-    let shares = [1, 4, 2].get(rows).copied().unwrap_or(1);
-    (function, row_launch(shape, tiles, shares))
+    (function, row_launch(shape, tiles, shares(rows)))
+}
+
+/// Blocks that share a head of so many rows. All merge its items: worth it where the heads alone leave multiprocessors idle.
+pub(super) fn shares(rows: usize) -> usize {
+    [1, 4, 2].get(rows).copied().unwrap_or(1)
 }
 
 /// The function that merges the items of passes of so many rows into latents alone, and its launch.
@@ -243,7 +246,7 @@ pub fn project(shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static 
     by_rows(shape, rows, apart, shared)
 }
 
-fn row_launch(shape: &MlaShape, tiles: usize, shares: usize) -> LaunchShape {
+pub(super) fn row_launch(shape: &MlaShape, tiles: usize, shares: usize) -> LaunchShape {
     // Longer passes are stepped through: 16 tiles at a time keep the device busy with the heads.
     let tiles = tiles.clamp(1, 16) as u32;
     LaunchShape { grid: [tiles, shape.num_heads as u32, shares as u32], threads: 256, shared_bytes: 0 }

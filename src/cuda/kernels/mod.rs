@@ -22,6 +22,7 @@ pub mod sampler_shards;
 pub mod tiled;
 pub mod tiled_linear;
 pub mod tiled_mla_absorb;
+pub mod tiled_mla_combine;
 pub mod tiled_mla_decode;
 pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
@@ -55,6 +56,7 @@ pub const ALL: &[&Kernel] = &[
     &sampler_shards::KERNEL,
     &tiled_linear::KERNEL,
     &tiled_mla_absorb::KERNEL,
+    &tiled_mla_combine::KERNEL,
     &tiled_mla_decode::KERNEL,
     &tiled_mla_prefill::KERNEL,
     &tiled_swiglu::KERNEL,
