@@ -78,13 +78,21 @@ impl FusedSum {
                 exponents[n] = exponent(row[n], least[1]);
             }
         }
-        for (a, sums) in a.iter().zip(sums) {
-            let mut a_exponents = [0; K];
-            for k in 0..K {
-                a_exponents[k] = exponent(a[k], least[0]);
+        for first in (0..K).step_by(self.products) {
+            let ks = first..first + self.products;
+            let mut is_column_zero = [true; 8];
+            for k in ks.clone() {
+                for n in 0..8 {
+                    is_column_zero[n] &= b[k][n] == 0.0;
+                }
             }
-            for first in (0..K).step_by(self.products) {
-                let ks = first..first + self.products;
+            for (a, sums) in a.iter().zip(&mut *sums) {
+                let mut a_exponents = [0; K];
+                let mut is_row_zero = true;
+                for k in ks.clone() {
+                    a_exponents[k] = exponent(a[k], least[0]);
+                    is_row_zero &= a[k] == 0.0;
+                }
                 let mut top = [0; 8];
                 for n in 0..8 {
                     top[n] = exponent(sums[n], result.least_exponent());
@@ -94,13 +102,14 @@ impl FusedSum {
                         top[n] = top[n].max(a_exponents[k] + b_exponents[k][n]);
                     }
                 }
-                let (mut fits, mut zero) = (true, true);
+                // Nothing but zeros, as of rows and columns that are not there, has no exponent that counts.
+                let mut fits = true;
                 for n in 0..8 {
-                    fits &= top[n].abs() <= MAX_EXPONENT;
-                    zero &= top[n] <= MIN_EXPONENT && sums[n] == 0.0;
+                    let zero = sums[n] == 0.0 && (is_row_zero || is_column_zero[n]);
+                    fits &= top[n].abs() <= MAX_EXPONENT || zero && top[n] <= MAX_EXPONENT;
                 }
-                if fits || zero && ks.clone().all(|k| a[k] == 0.0) {
-                    self.add_row(a, b, ks, &top, result, sums);
+                if fits {
+                    self.add_row(a, b, ks.clone(), &top, result, sums);
                 } else {
                     for n in 0..8 {
                         let factors = ks.clone().map(|k| {
