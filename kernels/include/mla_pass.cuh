@@ -75,16 +75,15 @@ __device__ __forceinline__ int items_of(const RowEntry& entry) {
     return (static_cast<int>(entry.num_keys) + split - 1) / split;
 }
 
-// The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does.
+// The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does. A call of whole warps,
+// whose lanes look at 32 rows at once: a search by halves would wait for the memory at each of its steps.
 __device__ __forceinline__ int row_of_item(const Pass* pass, u32 item) {
-    int low = 0, high = pass->num_rows - 1;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (rows_of(pass)[middle].first_item <= item) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
+    const int lane = threadIdx.x % 32, num_rows = pass->num_rows;
+    int begun = 0;
+    for (int first = 0; first < num_rows; first += 32) {
+        const int row = first + lane;
+        const bool begins = row < num_rows && rows_of(pass)[row].first_item <= item;
+        begun += __popc(__ballot_sync(0xffffffffu, begins));
     }
-    return low;
+    return begun - 1;
 }
