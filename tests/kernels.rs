@@ -95,8 +95,9 @@ fn check_beginning(function: &str, arch: Arch, ptx: &str) {
     ];
     for line in before.lines().map(str::trim).filter(|line| !["", "{", "(", ")"].contains(line)) {
         let declares = line.starts_with('.') || line.starts_with("//");
-        // Which products load weights early, the first wait decides.
-        let decides = function.contains("_split") && (line.contains("bra") || line.starts_with("$L"));
+        // Which products load weights early, and which blocks are the router's, is decided first.
+        let parts = function.contains("_split") || function.starts_with("route_swiglu");
+        let decides = parts && (line.contains("bra") || line.starts_with("$L"));
         let harmless = declares
             || decides
             || line.starts_with("ld.param")
@@ -148,6 +149,9 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert!(lines(" LDGSTS.E") >= 2 * 2 * 4 * functions, "{} {arch}", kernel.name);
         assert!(lines(" UCGABAR_WAIT") >= 2 * 4, "{} {arch}", kernel.name);
         assert!(lines(" USETMAXREG") >= 2 * functions, "{} {arch}", kernel.name);
+    } else if kernel.name == kernels::wgmma_mla_expand::KERNEL.name {
+        // A panel of 64 values of C.
+        assert!(lines(" HGMMA.64x256x16.F32.BF16") >= 4, "{arch}");
     } else if kernel.name.starts_with("wgmma_") {
         // Scores of 9 panels by 4 steps, the last panel in bf16 whatever the others are, and values of two times 128 columns by 4
         // steps.
@@ -157,6 +161,13 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         // A lane's codes of 16 keys, two in an instruction.
         assert!(lines(" F2FP.F16.E4M3.UNPACK_B") >= 128 * (functions - 1), "{} {arch}", kernel.name);
         assert!(lines(" USETMAXREG") >= 3 * functions, "{} {arch}", kernel.name);
+    } else if kernel.name == kernels::tiled_mla_absorb::KERNEL.name {
+        // Eight steps of three terms; the weights of a warp's columns.
+        assert!(lines(" HMMA.16816.F32.BF16") >= 8 * 3 && lines(" LDSM.16.MT88.4") >= 8, "{arch}");
+    } else if kernel.name == kernels::tiled_mla_combine::KERNEL.name {
+        // Two halves of three terms; weights and terms of eight columns of a lane.
+        assert!(lines(" HMMA.16816.F32.BF16") >= 2 * 3 * functions, "{arch}");
+        assert!(lines(" LDG.E.128") >= 2 * functions && lines(" LDS.128") >= 3 * functions, "{arch}");
     } else if kernel.name.starts_with("tiled_mla_") {
         // Of every function of decode with 16 heads: scores of two times eight keys, values of 64 columns and 32 keys.
         // Prefill has more in two functions.
