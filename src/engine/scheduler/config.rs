@@ -13,7 +13,7 @@ pub struct Config {
     pub max_num_seqs: usize,
     /// Token budget of one step over all sequences. Larger: faster long prefills, longer gaps between streamed tokens.
     pub max_num_batched_tokens: usize,
-    /// Most prompt tokens computed in one step, 0 = the backend's default (CPU 512, otherwise the whole token budget).
+    /// Most prompt tokens computed in one step, 0 = the backend's default (CPU 512, GPUs 2,048).
     /// Larger: more prefill throughput, longer gaps between streamed tokens.
     pub max_prefill_tokens: usize,
     /// Time that a step aims at, milliseconds, 0 = none. Prompts are cut into smaller pieces, of 16 tokens at least, and drafts are
