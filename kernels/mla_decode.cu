@@ -62,14 +62,8 @@ __device__ __forceinline__ void absorb(const MlaDecodeParams& params) {
         __syncthreads();
         for (int i = 4 * threadIdx.x; i < ROWS * width; i += 4 * ABSORB_THREADS) {
             const int r = i / width, at = i % width;
-            const bool present = first + r < num_rows && (rows_of(params.pass)[first + r].num_keys > 0 || params.part == Part::LATENTS);
-            float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (present) {
-                const i64 row = rows_of(params.pass)[first + r].row;
-                const i64 place = params.part == Part::HEADS ? first + r : row;
-                four = query_four(params.query + (place * params.num_heads + head) * width,
-                                  params.rotations + row * params.rope, nope, params.rope, at);
-            }
+            float4 four;
+            const bool present = query_of(params, first + r, num_rows, head, at, four);
             if (at < nope) {
                 queries[r][at] = four.x, queries[r][at + 1] = four.y;
                 queries[r][at + 2] = four.z, queries[r][at + 3] = four.w;
@@ -339,14 +333,7 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
             for (int r = 0; r < COUNT; ++r) {
                 const float product = warp_sum(products[r]);
                 if (lane == 0 && first + r < num_rows) {
-                    const RowEntry entry = rows_of(params.pass)[first + r];
-                    const i64 row = params.part == Part::HEADS ? first + r : entry.row;
-                    const i64 at = (row * params.num_heads + head) * params.value + v;
-                    const float value = entry.num_keys > 0 || params.part == Part::LATENTS ? product : 0.0f;
-                    params.attended[at] = value;
-                    if (params.rounded != nullptr) {
-                        params.rounded[at] = bf16_of(value);
-                    }
+                    store_value(params, first + r, head, v, product);
                 }
             }
         }

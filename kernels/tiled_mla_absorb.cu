@@ -11,7 +11,6 @@
 //          tiles of 8 rows go by.
 // Order:   in order of N by steps of 16, of each the three terms, largest first. A row's result depends on its query alone.
 
-#include "mla.cuh"
 #include "mla_pass.cuh"
 #include "mma.cuh"
 
@@ -27,14 +26,6 @@ constexpr int TERMS = 3;
 // Rows of shared memory begin four banks apart.
 constexpr int COLUMN_PITCH = COLUMNS + 8;
 constexpr int NOPE_PITCH = MAX_NOPE + 8;
-
-// Takes the nearest bf16 off each of four values.
-__device__ __forceinline__ uint2 take_term(float4& four) {
-    const uint2 term = make_uint2(pair_of(four.x, four.y), pair_of(four.z, four.w));
-    four.x -= low_half(term.x), four.y -= high_half(term.x);
-    four.z -= low_half(term.y), four.w -= high_half(term.y);
-    return term;
-}
 
 // N is a multiple of 16 and at most MAX_NOPE, C a multiple of 16.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) tiled_mla_absorb(const __grid_constant__ MlaDecodeParams params) {
@@ -64,14 +55,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) tiled_mla_absorb(const 
         __syncthreads();
         for (int i = 4 * threadIdx.x; i < ROWS * width; i += 4 * THREADS) {
             const int r = i / width, at = i % width;
-            const bool present = first + r < num_rows && (rows_of(params.pass)[first + r].num_keys > 0 || params.part == Part::LATENTS);
-            float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (present) {
-                const i64 row = rows_of(params.pass)[first + r].row;
-                const i64 place = params.part == Part::HEADS ? first + r : row;
-                four = query_four(params.query + (place * params.num_heads + head) * width, params.rotations + row * params.rope, nope,
-                                  params.rope, at);
-            }
+            float4 four;
+            const bool present = query_of(params, first + r, num_rows, head, at, four);
             if (at < nope) {
 #pragma unroll
                 for (int term = 0; term < TERMS; ++term) {

@@ -30,14 +30,6 @@ constexpr int MAX_VALUES = 128;
 // Two rows of terms reach all banks.
 constexpr int TERM_PITCH = MAX_LATENT + 32;
 
-// Takes the nearest bf16 off each of four values.
-__device__ __forceinline__ uint2 take_term(float4& four) {
-    const uint2 term = make_uint2(pair_of(four.x, four.y), pair_of(four.z, four.w));
-    four.x -= low_half(term.x), four.y -= high_half(term.x);
-    four.z -= low_half(term.y), four.w -= high_half(term.y);
-    return term;
-}
-
 union Scratch {
     float4 merged[ROWS][MAX_LATENT / 4];
     float sums[PARTS][ROWS][MAX_VALUES];
@@ -113,19 +105,12 @@ __device__ __forceinline__ void combine(const MlaDecodeParams& params) {
         for (int i = threadIdx.x; i < COUNT * share; i += COMBINE_THREADS) {
             const int r = i / share, v = i % share;
             if (first + r < num_rows) {
-                const RowEntry entry = rows_of(params.pass)[first + r];
                 float sum = scratch.sums[0][r][v];
 #pragma unroll
                 for (int part = 1; part < PARTS; ++part) {
                     sum += scratch.sums[part][r][v];
                 }
-                const i64 row = params.part == Part::HEADS ? first + r : entry.row;
-                const i64 at = (row * params.num_heads + head) * params.value + first_value + v;
-                const float value = entry.num_keys > 0 || params.part == Part::LATENTS ? sum : 0.0f;
-                params.attended[at] = value;
-                if (params.rounded != nullptr) {
-                    params.rounded[at] = bf16_of(value);
-                }
+                store_value(params, first + r, head, first_value + v, sum);
             }
         }
         __syncthreads();

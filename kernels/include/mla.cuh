@@ -45,6 +45,14 @@ __device__ __forceinline__ float4 divide4(float4 values, float divisor) {
                        __fdiv_rn(values.w, divisor));
 }
 
+// Takes the nearest bf16 off each of four values.
+__device__ __forceinline__ uint2 take_term(float4& four) {
+    const uint2 term = make_uint2(pair_of(four.x, four.y), pair_of(four.z, four.w));
+    four.x -= low_half(term.x), four.y -= high_half(term.x);
+    four.z -= low_half(term.y), four.w -= high_half(term.y);
+    return term;
+}
+
 // Values i .. i + 3 of a query head [N + R] as attention reads them: the pairs (2j, 2j + 1) of the last R rotated.
 // `rotation` [R]: R/2 cosines, then R/2 sines. i is a multiple of 4.
 __device__ __forceinline__ float4 query_four(const float* head, const float* rotation, int nope, int rope, int i) {

@@ -2,7 +2,6 @@
 //
 // Legend as in mla_decode.cu.
 
-#include "mla.cuh"
 #include "mla_pass.cuh"
 
 constexpr int COMBINE_THREADS = 256;
@@ -182,4 +181,16 @@ __device__ __forceinline__ void read_rows(
 
 __device__ __forceinline__ void store_statistics(const MlaDecodeParams& params, int index, int head, float2 of_row) {
     reinterpret_cast<float2*>(params.row_statistics)[static_cast<i64>(index) * params.num_heads + head] = of_row;
+}
+
+// Writes a value of a head of row `index` of the pass; 0 where the row attends to nothing.
+__device__ __forceinline__ void store_value(const MlaDecodeParams& params, int index, int head, int v, float value) {
+    const RowEntry entry = rows_of(params.pass)[index];
+    const i64 row = params.part == Part::HEADS ? index : entry.row;
+    const i64 at = (row * params.num_heads + head) * params.value + v;
+    const float stored = entry.num_keys > 0 || params.part == Part::LATENTS ? value : 0.0f;
+    params.attended[at] = stored;
+    if (params.rounded != nullptr) {
+        params.rounded[at] = bf16_of(stored);
+    }
 }

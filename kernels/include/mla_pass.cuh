@@ -4,6 +4,7 @@
 // another.
 
 #include "ahead.cuh"
+#include "mla.cuh"
 #include "types.cuh"
 
 // Most keys of an item.
@@ -68,6 +69,19 @@ struct MlaDecodeParams {
 
 __device__ __forceinline__ const RowEntry* rows_of(const Pass* pass) {
     return reinterpret_cast<const RowEntry*>(pass + 1);
+}
+
+// Values at .. at + 3 of a head of row `index` of the pass, rotated. False, and zeros, where the row is not there or attends to nothing.
+__device__ __forceinline__ bool query_of(const MlaDecodeParams& params, int index, int num_rows, int head, int at, float4& four) {
+    four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (index >= num_rows || (rows_of(params.pass)[index].num_keys == 0 && params.part != Part::LATENTS)) {
+        return false;
+    }
+    const i64 row = rows_of(params.pass)[index].row;
+    const i64 place = params.part == Part::HEADS ? index : row;
+    four = query_four(params.query + (place * params.num_heads + head) * (params.nope + params.rope),
+                      params.rotations + row * params.rope, params.nope, params.rope, at);
+    return true;
 }
 
 __device__ __forceinline__ int items_of(const RowEntry& entry) {

@@ -189,7 +189,7 @@ pub fn absorb_launch(shape: &MlaShape, max_rows: usize) -> LaunchShape {
 
 /// Rows from which on it pays that [`ROWS`] of them share the reads of `kv_up` in combine: fewer are merged side by side
 /// (8.4 us for one row of Kimi K2 against 22.5 us, 3 items, H100).
-pub(super) const SHARED_COMBINE_ROWS: usize = 16;
+const SHARED_COMBINE_ROWS: usize = 16;
 
 /// What combine reads beside the statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,22 +209,24 @@ pub fn combine(shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static 
         CombineTypes::Bf16 => ("mla_combine_row_bf16", "mla_combine_bf16"),
         CombineTypes::Bf16F16 => ("mla_combine_row_bf16_f16", "mla_combine_bf16_f16"),
     };
-    by_rows(shape, rows, apart, shared)
+    by_rows(shape, rows, ROWS, apart, shared)
 }
 
-fn by_rows(
+/// The function for so many rows, one or `tile_rows` to a block, and its launch.
+pub(super) fn by_rows(
     shape: &MlaShape,
     rows: usize,
+    tile_rows: usize,
     apart: &'static str,
     shared: &'static str,
 ) -> (&'static str, LaunchShape) {
     let (function, tiles) =
-        if rows < SHARED_COMBINE_ROWS { (apart, rows) } else { (shared, rows.div_ceil(ROWS)) };
+        if rows < SHARED_COMBINE_ROWS { (apart, rows) } else { (shared, rows.div_ceil(tile_rows)) };
     (function, row_launch(shape, tiles, shares(rows)))
 }
 
 /// Blocks that share a head of so many rows. All merge its items: worth it where the heads alone leave multiprocessors idle.
-pub(super) fn shares(rows: usize) -> usize {
+fn shares(rows: usize) -> usize {
     [1, 4, 2].get(rows).copied().unwrap_or(1)
 }
 
@@ -243,10 +245,10 @@ pub fn project(shape: &MlaShape, rows: usize, types: CombineTypes) -> (&'static 
         CombineTypes::F32 => ("mla_project_row_f32", "mla_project_f32"),
         CombineTypes::Bf16 | CombineTypes::Bf16F16 => ("mla_project_row_bf16", "mla_project_bf16"),
     };
-    by_rows(shape, rows, apart, shared)
+    by_rows(shape, rows, ROWS, apart, shared)
 }
 
-pub(super) fn row_launch(shape: &MlaShape, tiles: usize, shares: usize) -> LaunchShape {
+fn row_launch(shape: &MlaShape, tiles: usize, shares: usize) -> LaunchShape {
     // Longer passes are stepped through: 16 tiles at a time keep the device busy with the heads.
     let tiles = tiles.clamp(1, 16) as u32;
     LaunchShape { grid: [tiles, shape.num_heads as u32, shares as u32], threads: 256, shared_bytes: 0 }

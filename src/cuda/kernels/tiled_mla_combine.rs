@@ -1,7 +1,6 @@
 //! Twin of `kernels/tiled_mla_combine.cu`: rows of [`super::mla_decode`] from their items on tensor cores, with its parameters.
 
-use super::mla_decode::{self, SHARED_COMBINE_ROWS};
-use super::plain;
+use super::{mla_decode, plain};
 use crate::{Kernel, LaunchShape};
 use perigee_ops::MlaShape;
 
@@ -41,24 +40,12 @@ pub fn takes(shape: &MlaShape) -> bool {
 /// The function that merges the items of passes of so many rows, whose sums are f16 or f32, and its launch.
 pub fn combine(shape: &MlaShape, rows: usize, f16: bool) -> (&'static str, LaunchShape) {
     match f16 {
-        true => by_rows(shape, rows, "tiled_mla_combine_row_f16", "tiled_mla_combine_f16"),
-        false => by_rows(shape, rows, "tiled_mla_combine_row", "tiled_mla_combine"),
+        true => mla_decode::by_rows(shape, rows, ROWS, "tiled_mla_combine_row_f16", "tiled_mla_combine_f16"),
+        false => mla_decode::by_rows(shape, rows, ROWS, "tiled_mla_combine_row", "tiled_mla_combine"),
     }
 }
 
 /// The function that multiplies merged latents by W_UV, and its launch.
 pub fn project(shape: &MlaShape, rows: usize) -> (&'static str, LaunchShape) {
-    by_rows(shape, rows, "tiled_mla_project_row", "tiled_mla_project")
-}
-
-fn by_rows(
-    shape: &MlaShape,
-    rows: usize,
-    apart: &'static str,
-    shared: &'static str,
-) -> (&'static str, LaunchShape) {
-    match rows < SHARED_COMBINE_ROWS {
-        true => (apart, mla_decode::row_launch(shape, rows, mla_decode::shares(rows))),
-        false => (shared, mla_decode::row_launch(shape, rows.div_ceil(ROWS), 1)),
-    }
+    mla_decode::by_rows(shape, rows, ROWS, "tiled_mla_project_row", "tiled_mla_project")
 }
