@@ -1,7 +1,7 @@
 // mla_absorb, mla_decode, mla_combine: attended = W_UV softmax(scale (W_UK^T q) c^T) c, over a paged cache of latents.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023.
 // Twin:    src/cuda/kernels/mla_decode.rs. Spec: host/reference.rs `attend_absorbed`.
-// Legend:  A rows of a pass, I items of it (a row and up to `split_of` of its keys), H heads, L keys of a row, N, R, V, C as in
+// Legend:  A rows of a pass, I items of it (a row and up to `keys_of_item` of its keys), H heads, L keys of a row, N, R, V, C as in
 //          ops/shapes.rs `MlaShape`, B bytes of a cached row.
 // Shapes:  query [T, H*(N+R)] f32, not rotated; kv_up [H*(N+V), C] bf16 or f32; cache [slots, B]; attended [T, H*V] f32.
 // Traffic: A*L*B bytes of cache, once per 16 heads (from L2 but for the first); kv_up; 4*A*H*(C+R) and 4*I*H*(C+2)
@@ -148,7 +148,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     for (u32 item = blockIdx.x; item < num_items; item += gridDim.x) {
         const int index = row_of_item(params.pass, item);
         const RowEntry entry = rows_of(params.pass)[index];
-        const int split = split_of(entry.num_keys);
+        const int split = keys_of_item(params, entry.num_keys);
         const int first_key = (item - entry.first_item) * split;
         const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, split);
         for (int key = threadIdx.x; key < num_keys; key += DECODE_THREADS) {

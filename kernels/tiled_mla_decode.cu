@@ -151,7 +151,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     for (u32 item = blockIdx.x; item < num_items; item += gridDim.x) {
         const int index = row_of_item(params.pass, item);
         const RowEntry entry = rows_of(params.pass)[index];
-        const int split = split_of(entry.num_keys);
+        const int split = keys_of_item(params, entry.num_keys);
         const int first_key = (item - entry.first_item) * split;
         const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, split);
         for (int key = threadIdx.x; key < num_keys; key += THREADS) {

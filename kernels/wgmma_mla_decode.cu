@@ -5,23 +5,25 @@
 // Twin:    src/cuda/kernels/wgmma_mla_decode.rs. Spec: host/reference.rs `attend_absorbed`; mla_absorb and mla_combine, before
 //          and after it, are in mla_decode.cu.
 // Legend:  A rows of a pass, I items, H heads, L keys of a row, C = 512, R = 64, B bytes of a row.
-// Shapes:  latent_queries [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2] f32, latents [I, H, C] f32, of codes
-//          f16.
-// Traffic: A*L*B bytes of cache for each 64 heads; 4*I*H*(C+2) bytes of results, of codes half of it.
+// Shapes:  latent_queries [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2] f32, latents [I, H, C] f16.
+// Traffic: A*L*B bytes of cache for each 64 heads; 2*I*H*(C+4) bytes of results.
 // Work:    2*A*H*L*(2C+R) FLOP.
 // Floor:   A=64 L=32768 H=64, FP8 (656 bytes): 1376 MB -> 320 us at 4.3 TB/s (H200), 475 us at 2.9 TB/s (H100); 292 GFLOP ->
-//          370 us at 790 TFLOP/s; results of items 270 MB, written and read. A tile of 64 keys and 64 heads: 2,200 clocks of memory
+//          370 us at 790 TFLOP/s; results of items 67 MB, written and read. A tile of 64 keys and 64 heads: 2,200 clocks of memory
 //          (H200), 2,180 of the tensor cores (scores 1,150, values 1,020), 2,300 of shared memory at 128 bytes.
-// Grid:    (blocks, groups of 64 heads), 4 warpgroups; a block has consecutive items, so that it loads the queries of a row
-//          once. Shared memory: 226 KB, queries and two tiles of keys; one block on a multiprocessor.
+// Grid:    (blocks in clusters of 4, groups of 64 heads), 4 warpgroups; a cluster has consecutive items, so that it loads the queries of a
+//          row once, and each of its blocks one of the four splits of an item, 64 to 512 keys. Shared memory: 226 KB, queries and two
+//          tiles of keys; one block on a multiprocessor.
 // Order:   scores: columns in steps of 16, one chain; softmax: tiles of 64 keys at absolute positions, a lane's sum of
-//          exponentials over tiles, then a butterfly; values: tiles in their order. A row's result depends on its query, its
-//          position and its keys alone.
+//          exponentials over tiles, then a butterfly; values: tiles in their order, then splits in theirs. A row's result depends on its
+//          query, its position and its keys alone.
 // Tried:   with all in bf16 and codes converted by integer instructions, some 40 for 16 codes in place of 8, A=64 L=32768 took 1,351
 //          us on an H100 with absorb and combine (1,354 of bf16 rows), by mma.sync 2,578 and 2,824. One item took 35 us alone, of
 //          which queries 7; one after another 34, of which without loads 22: the loading warps needed 4.2 us for a tile. Leaving out
 //          scores, softmax or values changed 1 us of it. What it takes since has not been measured. The fence between the proxies
 //          is needed: without it sums differ. Products of 256 columns: ptxas wants 154 registers in all roles for them.
+//          Scores of the next tile under the softmax of this one take 32 registers, which the loads alone could give: with half of a
+//          tile, 16 KB, on its way, where 27 are needed for the bandwidth of an H200.
 //
 // A tile has 64 keys and goes through three roles, each a tile behind the one before: the first warpgroup brings keys from
 // the cache into shared memory; the second multiplies them with the queries of 64 heads and leaves probabilities where the
@@ -31,8 +33,12 @@
 // probabilities. What is not in its range is kept out of it. Queries of a head are divided by a power of two. The scale 2^n of a key's
 // latent multiplies its score, and as a value its probability: 2^(s + n) there, so the largest of s + n is what exponentials are taken
 // against, weights are up to 1, and 2^-n brings them back where the probabilities themselves are summed.
+//
+// The sums of a split stay in shared memory, in the place of its last keys: the blocks of a cluster merge 16 heads each of the four
+// splits. So what goes through memory is a quarter, and a row of up to 512 keys has one item.
 
 #include "cached_row.cuh"
+#include "cluster.cuh"
 #include "mla.cuh"
 #include "mla_pass.cuh"
 #include "mma.cuh"
@@ -51,19 +57,35 @@ constexpr int PANELS = WIDTH / PANEL;
 constexpr int ROPE_PANEL = LATENT / PANEL;
 // Registers of a thread that adds values; with those of the two other roles, `Rows`, 512 in a lane of four warpgroups.
 constexpr int VALUE_REGISTERS = 160;
+// Blocks of a cluster: each has one of the splits of an item.
+constexpr int BLOCKS = 4;
+// Heads of a block whose sums it merges, and chunks of 8 values of a head.
+constexpr int MERGED_HEADS = HEADS / BLOCKS;
+constexpr int CHUNKS = LATENT / 8;
+// Sums of a split of codes, whose weights are up to 1, are divided by 2 to this, and those of an item of any rows by the number of its
+// splits: so they are in the range of f16.
+constexpr int CODES_EXPONENT = SPLIT <= 512 ? 2 : 3;
+static_assert((SPLIT * 448 >> CODES_EXPONENT) < 65504);
+constexpr int MERGED_EXPONENT = 2;
+static_assert(BLOCKS == 1 << MERGED_EXPONENT);
 // Numbers of named barriers.
-constexpr int SCORE_GROUP = 1, FIRST_GROUP = 2;
+constexpr int SCORE_GROUP = 1, FIRST_GROUP = 2, VALUE_GROUPS = 3;
 
 struct Shared {
     u8 queries[PANELS][PANEL_BYTES];
     u8 keys[2][PANELS][PANEL_BYTES];
     uint4 rope[4][WARPGROUP];    // rope keys on their way, of each thread its own
-    float4 scales[2][KEYS / 2];  // of two keys, 2^n each, then their n
+    union {
+        float4 scales[2][KEYS / 2];  // of codes: of two keys, 2^n each, then their n
+        float peaks[2][HEADS];       // of bf16: largest sum of values of a head, by half of the columns
+    };
     float query_scales[HEADS];   // queries were divided by them
     float shrink[2][HEADS];
+    float2 of_split[2][HEADS];  // largest score in base 2 and sum of exponentials, behind the last tile of a split, with its sums of values
     u64 filled[2];   // keys and scales are there: scores
     u64 weighed[2];  // probabilities and factors are there: values
     u64 emptied[2];  // all were read: loads
+    u64 given;       // sums of an item's splits are there, in all blocks: their merge
 };
 
 // Which of two tiles, and in which round.
@@ -73,14 +95,26 @@ struct Turn {
     __device__ __forceinline__ u32 parity() const { return count >> 1 & 1; }
 };
 
-// A run of keys of one row.
+// Keys of a split of a row with so many. Of the shortest rows, which are one item, all blocks have some.
+__device__ __forceinline__ int keys_of_split(int row_keys) { return row_keys <= BLOCKS * KEYS ? KEYS : split_of(row_keys, BLOCKS); }
+
+__device__ __forceinline__ int rank_of_block() { return blockIdx.x % BLOCKS; }
+
+// An item, as one block of a cluster has it: the keys of its split.
 struct Item {
-    int index;     // of its row in the pass
-    int row_keys;  // of the row
-    u32 table;     // of the row
-    int first_key;
-    int num_keys;
-    __device__ __forceinline__ int tiles() const { return (num_keys + KEYS - 1) / KEYS; }
+    int index;      // of its row in the pass
+    int row_keys;   // of the row
+    u32 table;      // of the row
+    int first_key;  // of the split, of what is left of it
+    int num_keys;   // not positive: the row has ended before it
+    __device__ __forceinline__ int tiles() const { return max(num_keys + KEYS - 1, 0) / KEYS; }
+    // First key of the item.
+    __device__ __forceinline__ int begin() const { return first_key & ~(BLOCKS * keys_of_split(row_keys) - 1); }
+    __device__ __forceinline__ void begin_at(int key) {
+        const int split = keys_of_split(row_keys);
+        first_key = key + rank_of_block() * split;
+        num_keys = min(row_keys - first_key, split);
+    }
 };
 
 __device__ __forceinline__ Item item_of(const MlaDecodeParams& params, u32 number) {
@@ -89,50 +123,55 @@ __device__ __forceinline__ Item item_of(const MlaDecodeParams& params, u32 numbe
     const RowEntry entry = rows_of(params.pass)[item.index];
     item.row_keys = entry.num_keys;
     item.table = entry.table;
-    item.first_key = (number - entry.first_item) * split_of(entry.num_keys);
-    item.num_keys = min(item.row_keys - item.first_key, split_of(entry.num_keys));
+    item.begin_at((number - entry.first_item) * BLOCKS * keys_of_split(entry.num_keys));
     return item;
 }
 
 // From an item to the next one of the pass, which there is: of the same row, or of the next one with keys.
 __device__ __forceinline__ void go_on(const MlaDecodeParams& params, Item& item) {
-    item.first_key += item.num_keys;
-    if (item.first_key == item.row_keys) {
+    int next = item.begin() + BLOCKS * keys_of_split(item.row_keys);
+    if (next >= item.row_keys) {
         do {
             const RowEntry entry = rows_of(params.pass)[++item.index];
             item.row_keys = entry.num_keys;
             item.table = entry.table;
         } while (item.row_keys == 0);
-        item.first_key = 0;
+        next = 0;
     }
-    item.num_keys = min(item.row_keys - item.first_key, split_of(item.row_keys));
+    item.begin_at(next);
 }
 
-// The tiles of a number of items, one after another.
+// The tiles of this block in a number of items, one after another.
 struct Walk {
     Item left;  // of the current item, from the current tile on
     u32 num_items;
+    // Goes to the first tile from here on; whether there is one.
+    __device__ __forceinline__ bool begin(const MlaDecodeParams& params) {
+        while (left.num_keys <= 0) {
+            if (--num_items == 0) {
+                return false;
+            }
+            ::go_on(params, left);
+        }
+        return true;
+    }
     // Whether there is another tile.
     __device__ __forceinline__ bool go_on(const MlaDecodeParams& params) {
-        if (left.num_keys > KEYS) {
+        left.num_keys -= KEYS;
+        if (left.num_keys > 0) {
             left.first_key += KEYS;
-            left.num_keys -= KEYS;
             return true;
         }
-        if (--num_items == 0) {
-            return false;
-        }
-        ::go_on(params, left);
-        return true;
+        return begin(params);
     }
 };
 
 // 1 / x of a power of two from 2^-126 to 2^126.
 __device__ __forceinline__ float inverse_of_power(float x) { return __uint_as_float((254u << 23) - __float_as_uint(x)); }
 
-// The items of this block: an equal share, one after another.
-__device__ __forceinline__ u32 share_of(const MlaDecodeParams& params, u32 block) {
-    return static_cast<u32>(static_cast<u64>(params.pass->num_items) * block / gridDim.x);
+// The items of a cluster: an equal share, one after another.
+__device__ __forceinline__ u32 share_of(const MlaDecodeParams& params, u32 cluster) {
+    return static_cast<u32>(static_cast<u64>(params.pass->num_items) * cluster / (gridDim.x / BLOCKS));
 }
 
 // Eight codes in order to eight f16, exactly; 16 bytes at an address of shared memory.
@@ -160,7 +199,7 @@ __device__ __forceinline__ u32 place_of(const MlaDecodeParams& params, const Ite
 template <bool CODES>
 struct RowsFp8 {
     static constexpr Element ELEMENT = Element::F16;
-    static constexpr int LOAD_REGISTERS = 104, SCORE_REGISTERS = 88;
+    static constexpr int LOAD_REGISTERS = 112, SCORE_REGISTERS = 80;
     static constexpr int FILLED = WARPGROUP_WARPS;  // arrivals, of warps
     static constexpr int WARP_KEYS = KEYS / WARPGROUP_WARPS;
     static constexpr int ROPE_CHUNKS = CODES ? ROPE / 16 : ROPE / 8;  // 16 bytes each of a row
@@ -190,13 +229,16 @@ struct RowsFp8 {
             scales = CODES ? *reinterpret_cast<const u16*>(at) : *at;
         };
         Walk walk = {item, num_items};
+        if (!walk.begin(params)) {
+            return;
+        }
         u32 place = place_of(params, walk.left, warp, lane);
         load_tile(place);
         for (Turn turn;; ++turn.count) {
             // Places of the first of this warp's keys; `panel_byte` of the others is made of them, so that no register holds it.
             const u32 tile_address = shared_address(shared.keys[turn.buffer()]) + WARP_KEYS * warp * PANEL_PITCH;
             const u32 to = tile_address + panel * PANEL_BYTES + 16 * (chunk + swapped);
-            wait(&shared.emptied[turn.buffer()], turn.parity() ^ 1);
+            wait_for_cluster(shared_address(&shared.emptied[turn.buffer()]), turn.parity() ^ 1);
 #pragma unroll
             for (int key = 0; key < WARP_KEYS; ++key) {
                 const uint4 word = codes[key];
@@ -256,11 +298,11 @@ struct RowsBf16 {
         const uint4* cache = reinterpret_cast<const uint4*>(params.cache);
         Walk walk = {item, num_items};
         Turn turn;
-        for (bool more = true; more; ++turn.count) {
+        for (bool more = walk.begin(params); more; ++turn.count) {
             const u32 place = place_of(params, walk.left, warp, lane);
             more = walk.go_on(params);
             auto& keys = shared.keys[turn.buffer()];
-            wait(&shared.emptied[turn.buffer()], turn.parity() ^ 1);
+            wait_for_cluster(shared_address(&shared.emptied[turn.buffer()]), turn.parity() ^ 1);
             // Lane l has chunk l % 8 of every panel of the keys l / 8, + 4, + 8 and + 12.
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -344,7 +386,16 @@ __device__ __forceinline__ void score(
     float factors[2] = {params.scale * LOG2_E, params.scale * LOG2_E};
     const u64 queries = descriptor(shared_address(shared.queries), 0);
     Turn turn;
+    // The row whose queries are in shared memory.
+    int loaded = item.num_keys > 0 ? item.index : -1;
     for (u32 number = first;;) {
+        if (item.num_keys > 0 && item.index != loaded) {
+            // All warps have waited for the products of the item before.
+            loaded = item.index;
+            load_queries<Rows::ELEMENT, WARPGROUP_WARPS>(params, shared, loaded, first_head, 2 * WARPGROUP_WARPS);
+            publish_stores();
+            meet<WARPGROUP>(SCORE_GROUP);
+        }
         if constexpr (SCALED) {
             factors[0] = params.scale * LOG2_E * shared.query_scales[row];
             factors[1] = params.scale * LOG2_E * shared.query_scales[row + 8];
@@ -423,68 +474,135 @@ __device__ __forceinline__ void score(
             for (int r = 0; r < 2; ++r) {
                 total[r] = __fmaf_rn(total[r], shrink[r], added[r]);
             }
+            if (tile + 1 == item.tiles()) {
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    const float sum = group_sum<4>(total[r]);
+                    if (t == 0) {
+                        shared.of_split[buffer][row + 8 * r] = make_float2(largest[r], sum);
+                    }
+                }
+            }
             publish_stores();
             arrive(&shared.weighed[buffer]);
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const float sum = group_sum<4>(total[r]);
-            const int head = first_head + row + 8 * r;
-            if (t == 0 && head < params.num_heads) {
-                // In base e, as the merge reads it.
-                float* to = params.statistics + 2 * (static_cast<i64>(number) * params.num_heads + head);
-                to[0] = largest[r] / LOG2_E;
-                to[1] = sum;
-            }
         }
         if (++number == last) {
             return;
         }
-        const int loaded = item.index;
         go_on(params, item);
-        if (item.index != loaded) {
-            // All warps have waited for the products of the item before.
-            load_queries<Rows::ELEMENT, WARPGROUP_WARPS>(params, shared, item.index, first_head, 2 * WARPGROUP_WARPS);
-            publish_stores();
-            meet<WARPGROUP>(SCORE_GROUP);
-        }
     }
 }
 
-// The 256 sums of a head, of which the lanes of a group of four have two of every eight.
+// 2^-exponent, of an exponent from -64 to 114, times which the largest of a head's sums is from 2^14 to below 2^15, or less.
+__device__ __forceinline__ int exponent_of(float largest) {
+    return max(static_cast<int>(__float_as_uint(largest) >> 23) - 127 - 14, -64);
+}
+
+// Leaves the sums of this warpgroup's half of the columns where the keys of the last tile were, in f16 at the places of `panel_byte`, and the
+// statistics of the split as they are with them.
 template <Element ELEMENT>
-__device__ __forceinline__ void store_sums(void* latents, i64 first, const float (&sums)[2][HALF / 4], int r, bool present) {
-    const int t = threadIdx.x % 4;
-    const auto pair = [&](int n) { return make_float2(sums[n / 16][n % 16 * 4 + 2 * r], sums[n / 16][n % 16 * 4 + 2 * r + 1]); };
+__device__ __forceinline__ void give_sums(Shared& shared, int buffer, const float (&sums)[2][HALF / 4], int half) {
+    const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32, t = lane % 4;
+    const int row = 16 * warp + lane / 4;
+    if constexpr (ELEMENT == Element::Bf16) {
+        float peaks[2] = {};
 #pragma unroll
-    for (int n = 0; n < HALF / 8; n += 2) {
-        const float2 own = pair(n), next = pair(n + 1);
-        if constexpr (ELEMENT == Element::F16) {
-            // Neighbours exchange two values, so that each stores four of the same eight.
-            const u32 here = f16_pair_of(own.x / F16_SUMS, own.y / F16_SUMS), there = f16_pair_of(next.x / F16_SUMS, next.y / F16_SUMS);
-            const u32 other = __shfl_xor_sync(0xffffffffu, t % 2 ? here : there, 1);
-            const uint2 four = t % 2 ? make_uint2(other, there) : make_uint2(here, other);
-            if (present) {
-                *reinterpret_cast<uint2*>(static_cast<f16*>(latents) + first + 8 * (n + t % 2) + t / 2 * 4) = four;
+        for (int i = 0; i < HALF / 4; ++i) {
+            peaks[i / 2 % 2] = fmaxf(peaks[i / 2 % 2], fmaxf(fabsf(sums[0][i]), fabsf(sums[1][i])));
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            peaks[r] = group_max<4>(peaks[r]);
+            if (t == 0) {
+                shared.peaks[half][row + 8 * r] = peaks[r];
             }
-        } else if (present) {
-            float* to = static_cast<float*>(latents) + first + 2 * t;
-            *reinterpret_cast<float2*>(to + 8 * n) = own;
-            *reinterpret_cast<float2*>(to + 8 * (n + 1)) = next;
+        }
+    }
+    // All warps have waited for their products, which read the keys.
+    meet<2 * WARPGROUP>(VALUE_GROUPS);
+    const u32 to = shared_address(shared.keys[buffer][half * (HALF / PANEL)]) + panel_byte(row, 0) + 4 * t;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int exponent = ELEMENT == Element::F16
+                                 ? CODES_EXPONENT
+                                 : exponent_of(fmaxf(shared.peaks[0][row + 8 * r], shared.peaks[1][row + 8 * r]));
+        const float factor = __uint_as_float((127 - exponent) << 23);
+        if (half == 0 && t == 0) {
+            float2& of_split = shared.of_split[buffer][row + 8 * r];
+            of_split.x += static_cast<float>(exponent);
+            of_split.y *= factor;
+        }
+        // Chunk n % 8 of a panel, as `panel_byte` has it.
+#pragma unroll
+        for (int n = 0; n < HALF / 8; ++n) {
+            const float* pair = &sums[n / 16][n % 16 * 4 + 2 * r];
+            store_shared((to ^ n % 8 * 16) + n / 8 * PANEL_BYTES + r * PANEL_EIGHT, f16_pair_of(pair[0] * factor, pair[1] * factor));
         }
     }
 }
 
-// Sums of 256 columns, not yet divided by the sum of probabilities.
+// Merges the splits of an item, in their order, of this block's share of the heads; `buffers` has a bit for each block, the tile in
+// whose place its sums are. By both warpgroups that add values.
+__device__ __forceinline__ void merge(const MlaDecodeParams& params, Shared& shared, u32 number, int splits, u32 buffers, int first_head) {
+    constexpr int THREADS_OF_MERGE = 2 * WARPGROUP, HEADS_AT_ONCE = THREADS_OF_MERGE / CHUNKS;
+    const int thread = threadIdx.x % THREADS_OF_MERGE, chunk = thread % CHUNKS;
+#pragma unroll 1
+    for (int i = 0; i < MERGED_HEADS; i += HEADS_AT_ONCE) {
+        const int row = rank_of_block() * MERGED_HEADS + i + thread / CHUNKS, head = first_head + row;
+        if (head >= params.num_heads) {
+            return;
+        }
+        // All are set, so that none waits in registers for the next item.
+        float2 statistics[BLOCKS] = {};
+        uint4 parts[BLOCKS] = {};
+        float largest = -__uint_as_float(0x7f800000u);
+#pragma unroll
+        for (int r = 0; r < BLOCKS; ++r) {
+            if (r < splits) {
+                const int buffer = buffers >> r & 1;
+                statistics[r] = float2_in_cluster(address_in_block(shared_address(&shared.of_split[buffer][row]), r));
+                const u8* at = shared.keys[buffer][chunk / 8] + panel_byte(row, chunk % 8);
+                parts[r] = uint4_in_cluster(address_in_block(shared_address(at), r));
+                largest = fmaxf(largest, statistics[r].x);
+            }
+        }
+        float total = 0.0f, sums[8] = {};
+#pragma unroll
+        for (int r = 0; r < BLOCKS; ++r) {
+            if (r < splits) {
+                const float weight = exp2_of(statistics[r].x - largest) * (1.0f / BLOCKS);
+                total = __fmaf_rn(weight, statistics[r].y, total);
+#pragma unroll
+                for (int pair = 0; pair < 4; ++pair) {
+                    const float2 values = floats_of_f16(word_of(parts[r], pair));
+                    sums[2 * pair] = __fmaf_rn(weight, values.x, sums[2 * pair]);
+                    sums[2 * pair + 1] = __fmaf_rn(weight, values.y, sums[2 * pair + 1]);
+                }
+            }
+        }
+        const i64 place = static_cast<i64>(number) * params.num_heads + head;
+        *reinterpret_cast<uint4*>(static_cast<f16*>(params.latents) + place * LATENT + 8 * chunk) = make_uint4(
+            f16_pair_of(sums[0], sums[1]), f16_pair_of(sums[2], sums[3]), f16_pair_of(sums[4], sums[5]), f16_pair_of(sums[6], sums[7]));
+        if (chunk == 0) {
+            // In base e, as the merge of items reads it.
+            reinterpret_cast<float2*>(params.statistics)[place] = make_float2((largest + MERGED_EXPONENT) / LOG2_E, total);
+        }
+    }
+}
+
+// Sums of 256 columns, not yet divided by the sum of probabilities, and the merge of an item's splits.
 template <Element ELEMENT>
 __device__ __forceinline__ void add_values(
     const MlaDecodeParams& params, Shared& shared, Item item, u32 first, u32 last, int first_head, int half) {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
     const int row = 16 * warp + lane / 4;
     Turn turn;
+    // Bit r: where block r has the first tile of its next split.
+    u32 buffers = 0;
     for (u32 number = first;;) {
+        const int tiles = item.tiles();
         float sums[2][HALF / 4] = {};
-        for (int tile = 0; tile < item.tiles(); ++tile, ++turn.count) {
+        for (int tile = 0; tile < tiles; ++tile, ++turn.count) {
             const int buffer = turn.buffer();
             const u64 weights = descriptor(shared_address(shared.keys[buffer][ROPE_PANEL]), 0);
             const u64 values = descriptor(shared_address(shared.keys[buffer][half * (HALF / PANEL)]), PANEL_BYTES);
@@ -507,13 +625,28 @@ __device__ __forceinline__ void add_values(
                 wgmma_128<ELEMENT>(sums[1], a, b + (2 * PANEL_BYTES >> 4));
             }
             finish_products();
-            arrive(&shared.emptied[buffer]);
+            if (tile + 1 < tiles) {
+                // For all blocks, which arrive behind the last tile of a split.
+                arrive<BLOCKS>(&shared.emptied[buffer]);
+            } else {
+                give_sums<ELEMENT>(shared, buffer, sums, half);
+            }
         }
-        const i64 first_sum = (static_cast<i64>(number) * params.num_heads + first_head + row) * LATENT + HALF * half;
+        __syncwarp();
+        if (lane < BLOCKS) {
+            arrive_in_cluster(address_in_block(shared_address(&shared.given), lane));
+        }
+        const int split = keys_of_split(item.row_keys), left = item.row_keys - item.begin();
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const bool present = first_head + row + 8 * r < params.num_heads;
-            store_sums<ELEMENT>(params.latents, first_sum + 8 * r * LATENT, sums, r, present);
+        for (int r = 0; r < BLOCKS; ++r) {
+            buffers ^= (min(max(left - r * split, 0), split) + KEYS - 1) / KEYS % 2 << r;
+        }
+        const int splits = min((left + split - 1) / split, BLOCKS);
+        wait_for_cluster(shared_address(&shared.given), (number - first) & 1);
+        merge(params, shared, number, splits, ~buffers, first_head);
+        __syncwarp();
+        if (lane < splits) {
+            arrive_in_cluster(address_in_block(shared_address(&shared.emptied[~buffers >> lane & 1]), lane));
         }
         if (++number == last) {
             return;
@@ -527,17 +660,18 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     static_assert(Rows::LOAD_REGISTERS + Rows::SCORE_REGISTERS + 2 * VALUE_REGISTERS == 512);
     extern __shared__ __align__(1024) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const u32 first = share_of(params, blockIdx.x), last = share_of(params, blockIdx.x + 1);
+    const u32 cluster = blockIdx.x / BLOCKS, first = share_of(params, cluster), last = share_of(params, cluster + 1);
     const int role = threadIdx.x / WARPGROUP, first_head = blockIdx.y * HEADS;
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int buffer = 0; buffer < 2; ++buffer) {
             create_barrier(&shared.filled[buffer], Rows::FILLED);
             create_barrier(&shared.weighed[buffer], WARPGROUP_WARPS);
-            create_barrier(&shared.emptied[buffer], 2 * WARPGROUP_WARPS);
+            create_barrier(&shared.emptied[buffer], BLOCKS * 2 * WARPGROUP_WARPS);
         }
+        create_barrier(&shared.given, BLOCKS * 2 * WARPGROUP_WARPS);
     }
-    __syncthreads();
+    meet_cluster();
     if (threadIdx.x == THREADS - 1) {
         fetch_ahead(params.ahead, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
     }
@@ -548,24 +682,30 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     if (role == 0) {
         leave_registers<Rows::LOAD_REGISTERS>();
         Rows::load(params, shared, item, last - first);
-        return;
-    }
-    // All that wait for the first keys.
-    constexpr int OTHERS = THREADS - WARPGROUP;
-    load_queries<Rows::ELEMENT, OTHERS / 32>(params, shared, item.index, first_head, THREADS / 32);
-    publish_stores();
-    meet<OTHERS>(FIRST_GROUP);
-    if (role == 1) {
-        leave_registers<Rows::SCORE_REGISTERS>();
-        score<Rows>(params, shared, item, first, last, first_head);
     } else {
-        take_registers<VALUE_REGISTERS>();
-        add_values<Rows::ELEMENT>(params, shared, item, first, last, first_head, role - 2);
+        if (item.num_keys > 0) {
+            // All that wait for the first keys.
+            constexpr int OTHERS = THREADS - WARPGROUP;
+            load_queries<Rows::ELEMENT, OTHERS / 32>(params, shared, item.index, first_head, THREADS / 32);
+            publish_stores();
+            meet<OTHERS>(FIRST_GROUP);
+        }
+        if (role == 1) {
+            leave_registers<Rows::SCORE_REGISTERS>();
+            score<Rows>(params, shared, item, first, last, first_head);
+        } else {
+            take_registers<VALUE_REGISTERS>();
+            add_values<Rows::ELEMENT>(params, shared, item, first, last, first_head, role - 2);
+        }
     }
+    // A block stays until the others have read its sums.
+    __syncwarp();
+    meet_cluster();
 }
 
 #define KERNEL(name, Rows)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ MlaDecodeParams params) { \
+    extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)                      \
+        name(const __grid_constant__ MlaDecodeParams params) {                                                   \
         begin_kernel();                                                                                          \
         decode<Rows>(params);                                                                                    \
     }

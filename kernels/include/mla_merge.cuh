@@ -1,16 +1,11 @@
 // Rows of absorbed attention from the sums of their items.
 //
-// Legend as in mla_decode.cu.
+// Legend as in mla_decode.cu. An item of a head is a triple (m, s, v): e^m times s is its part of the sum of exponentials, e^m times v that of the
+// weighted sum of latents. With (m + ln f, s / f, v / f) it is the same: so sums are kept in the range of f16.
 
 #include "mla_pass.cuh"
 
 constexpr int COMBINE_THREADS = 256;
-
-// What sums of items of this type were divided by.
-template <typename Sum>
-constexpr float UNIT = 1.0f;
-template <>
-constexpr float UNIT<f16> = F16_SUMS;
 
 // Merges the items of one row into `merged` [1][C], divided by the sum of exponentials, and their largest score with that sum into `of_rows` [1]. Half of the
 // threads merge the items of even, half those of odd number, four columns each.
@@ -26,7 +21,7 @@ __device__ __forceinline__ void merge_row(
     const int latent = params.latent, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int odd = threadIdx.x / COLUMNS, column = 4 * (threadIdx.x % COLUMNS);
     const RowEntry entry = rows_of(params.pass)[index];
-    const int num_items = items_of(entry);
+    const int num_items = items_of(params, entry);
     const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
     const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
     const Sum* latents = static_cast<const Sum*>(params.latents);
@@ -72,7 +67,7 @@ __device__ __forceinline__ void merge_row(
     if (!odd && column < latent) {
         // A row without keys is 0.
         merged[0][column / 4] =
-            num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), (total + odd_total) / UNIT<Sum>) : sums;
+            num_items > 0 ? divide4(add4(sums, odd_sums[column / 4]), total + odd_total) : sums;
     }
     if (threadIdx.x == 0) {
         of_rows[0] = make_float2(largest, num_items > 0 ? total + odd_total : 0.0f);
@@ -94,7 +89,7 @@ __device__ __forceinline__ void merge_row(
     if (first + row < num_rows) {
         entry = rows_of(params.pass)[first + row];
     }
-    const int num_items = items_of(entry);
+    const int num_items = items_of(params, entry);
     const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
     const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
     const Sum* latents = static_cast<const Sum*>(params.latents);
@@ -151,7 +146,7 @@ __device__ __forceinline__ void merge_row(
     for (int half = 0; half < 2; ++half) {
         if (column + 4 * half < latent) {
             merged[row][2 * thread + half] =
-                num_items > 0 ? divide4(add4(sums[0][half], sums[1][half]), (totals[0] + totals[1]) / UNIT<Sum>) : sums[0][half];
+                num_items > 0 ? divide4(add4(sums[0][half], sums[1][half]), totals[0] + totals[1]) : sums[0][half];
         }
     }
     if (thread == 0) {

@@ -1,27 +1,27 @@
-// Attention in absorbed form as the host lists it: passes of rows, and items of up to `split_of` keys of a row.
+// Attention in absorbed form as the host lists it: passes of rows, and items of one or more splits of a row.
 //
-// Legend as in mla_decode.cu. A row has ceil(num_keys / split_of(num_keys)) items, and the rows of a pass have theirs one after
-// another.
+// Legend as in mla_decode.cu. A row has ceil(num_keys / split_of(num_keys, splits)) splits, of which `splits` together are an item, and the rows of a
+// pass have their items one after another.
 
 #include "ahead.cuh"
 #include "mla.cuh"
 #include "types.cuh"
 
-// Most keys of an item.
+// Most keys of a split.
 constexpr int SPLIT = 512;
-// Keys of an item of a row with so many; the splits of a row begin at its multiples. It depends on the row alone, and so do the bits
-// of its result. Short contexts are latency: more items at once. Long ones fill the device, and items cost memory traffic.
-__device__ __forceinline__ int split_of(u32 num_keys) { return num_keys <= 2048 ? 128 : num_keys <= 4096 ? 256 : SPLIT; }
-// What the sums of an item are divided by where they are kept in f16: codes of FP8 under weights of up to 1 then stay in its range.
-constexpr float F16_SUMS = 4.0f;
-static_assert(SPLIT * 448 / F16_SUMS < 65504);
+// Keys of a split of a row with so many, of which so many are an item; the splits of a row begin at its multiples. It depends on the row
+// alone, and so do the bits of its result. Short contexts are latency: more splits at once. Long ones fill the device, and items cost
+// traffic.
+__device__ __forceinline__ int split_of(u32 num_keys, int splits) {
+    return num_keys <= 2048 ? 128 : num_keys <= 4096 * splits ? 256 : SPLIT;
+}
 // Bound of C.
 constexpr int MAX_LATENT = 512;
 
 // A row of a pass.
 struct RowEntry {
     u32 row;         // of the step
-    u32 first_item;  // of the pass; the row has ceil(num_keys / split_of(num_keys)) of them
+    u32 first_item;  // of the pass; the row has `items_of` of them
     u32 num_keys;    // keys it attends to; 0: its result is 0
     u32 table;       // index of its sequence's first block id
 };
@@ -49,8 +49,8 @@ struct MlaDecodeParams {
     const u32* block_tables;  // block ids of all sequences
     const Pass* pass;         // the pass and its rows
     float* latent_queries;    // [A, H, C + R], from absorb to decode
-    float* statistics;        // [I, H, 2]: largest score and sum of exponentials, from decode to combine
-    void* latents;            // [I, H, C]: weighted sum of latents, from decode to combine; f32, or f16 over F16_SUMS
+    float* statistics;        // [I, H, 2]: largest score and sum of exponentials, from decode to combine; see `mla_merge.cuh`
+    void* latents;            // [I, H, C]: weighted sum of latents, from decode to combine; f32 or f16
     float* attended;          // [T, H * V]
     bf16* rounded;            // [T, H * V], attended in bf16, or null
     float* row_statistics;    // [A, H, 2]: those of a row, of HEADS and of merge
@@ -63,7 +63,7 @@ struct MlaDecodeParams {
     int row_bytes;            // bytes of a cached row
     float scale;              // factor on scores
     Part part;                // of the keys and heads
-    u32 padding;
+    int splits;               // of an item
     Ahead ahead;              // fetched by the decode kernel of Hopper
 };
 
@@ -84,9 +84,12 @@ __device__ __forceinline__ bool query_of(const MlaDecodeParams& params, int inde
     return true;
 }
 
-__device__ __forceinline__ int items_of(const RowEntry& entry) {
-    const int split = split_of(entry.num_keys);
-    return (static_cast<int>(entry.num_keys) + split - 1) / split;
+// Keys of an item of a row with so many.
+__device__ __forceinline__ int keys_of_item(const MlaDecodeParams& params, u32 num_keys) { return params.splits * split_of(num_keys, params.splits); }
+
+__device__ __forceinline__ int items_of(const MlaDecodeParams& params, const RowEntry& entry) {
+    const int keys = keys_of_item(params, entry.num_keys);
+    return (static_cast<int>(entry.num_keys) + keys - 1) / keys;
 }
 
 // The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does. A call of whole warps,

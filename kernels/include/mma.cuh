@@ -33,6 +33,11 @@ __device__ __forceinline__ void load_transposed(u32 (&to)[4], const bf16* row) {
                  : "memory");
 }
 
+// Four bytes to an address of shared memory, a multiple of 4, where the statement stands: its address is made there, and waits in no register.
+__device__ __forceinline__ void store_shared(u32 to, u32 word) {
+    asm volatile("st.shared.b32 [%0], %1;" : : "r"(to), "r"(word) : "memory");
+}
+
 // 16 bytes to an address of shared memory, a multiple of 16, in one store whatever the compiler knows of it.
 __device__ __forceinline__ void store_shared(u32 to, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" : : "r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");

@@ -173,6 +173,16 @@ __device__ __forceinline__ void arrive(u64* barrier) {
     }
 }
 
+// So many arrivals of the calling warp at once.
+template <int COUNT>
+__device__ __forceinline__ void arrive(u64* barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared::cta.b64 state, [%0], %1;\n}" ::"r"(shared_address(barrier)), "n"(COUNT)
+                     : "memory");
+    }
+}
+
 // One arrival of the calling thread, once the copies that it has begun are there (PTX ISA, cp.async.mbarrier.arrive).
 __device__ __forceinline__ void arrive_with_copies(u64* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");

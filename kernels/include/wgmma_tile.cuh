@@ -13,6 +13,7 @@
 //
 // Order: that of tile.cuh. Sums of a step are those of `mma`, 16 products and what was there before, added at once.
 
+#include "cluster.cuh"
 #include "tile.cuh"
 #include "wgmma.cuh"
 
@@ -241,21 +242,6 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// The blocks of a cluster meet; what they wrote to shared memory before is there for all of them. Threads that have ended are not waited for.
-__device__ __forceinline__ void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// A value of the block `rank` of the cluster, from where it is in this one.
-__device__ __forceinline__ float value_of(const float* at, int rank) {
-    float value;
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.f32 %0, [there];\n}"
-                 : "=f"(value)
-                 : "r"(shared_address(at)), "r"(rank)
-                 : "memory");
-    return value;
-}
-
 template <typename Format, typename Write, int ROWS, int COUNT, int RANKS>
 __device__ __forceinline__ void wgmma_block(const TiledParams& params, const SlotTile& slots, int block_tile) {
     extern __shared__ __align__(1024) u8 memory[];
@@ -305,7 +291,7 @@ __device__ __forceinline__ void wgmma_block(const TiledParams& params, const Slo
         write_totals<Write, TILES, COUNT / 8, RANKS, 1>(params, tile, shared.slots, first_tile, rank, [&](int i) {
             float total = 0.0f;
             for (int chunk = 0; chunk < chunks; ++chunk) {
-                total += value_of(&shared.totals[i][again], chunk);
+                total += float_in_cluster(address_in_block(shared_address(&shared.totals[i][again]), chunk));
             }
             return total;
         });

@@ -28,7 +28,7 @@ pub struct AttentionCapacity {
     /// Rows in absorbed form that are computed at once; more take several passes.
     pub absorbed_rows: usize,
     /// Items of all rows of a pass together ([`mla_decode::items_of`]), at least 16; more take several passes. A row is in one pass:
-    /// this bounds its context, to 512 keys for each.
+    /// this bounds its context, to 512 keys for each, or 2,048 where clusters have four splits of an item.
     pub items: usize,
     /// Tokens per block of the cache, of all ranks.
     pub block_size: usize,
@@ -126,6 +126,9 @@ pub struct Attention {
     arithmetic: Activations,
     arch: Arch,
     multiprocessors: u32,
+    /// Splits of an item, and clusters that have an item each at once where there is more than one.
+    splits: usize,
+    clusters: u32,
     /// Where this rank has a part of every block.
     parts: Option<ContextParts>,
     /// Shared by the two forms, which run one after the other.
@@ -175,7 +178,7 @@ impl AttentionCapacity {
         Self {
             rows: self.rows.max(1),
             absorbed_rows: self.absorbed_rows.max(1),
-            items: self.items.max(mla_decode::items_of(2048)),
+            items: self.items.max(mla_decode::items_of(2048, 1)),
             block_size: self.block_size,
             slab_keys: self.slab_keys.max(1).next_multiple_of(tiled_mla_prefill::KEYS),
         }
@@ -245,12 +248,19 @@ impl Attention {
         mla_decode::check(shape)?;
         let exchanged = parts.as_ref().map(ContextParts::exchanged);
         let scratch = stream.allocate("attention", Self::bytes(shape, exchanged, capacity) as usize)?;
+        let (mut splits, mut clusters) = (1, 0);
+        if arithmetic.are_rounded() && wgmma_mla_decode::takes(shape, stream.arch()) {
+            splits = wgmma_mla_decode::SPLITS;
+            clusters = wgmma_mla_decode::clusters(stream)?;
+        }
         Ok(Self {
             shape: *shape,
             capacity: capacity.rounded(),
             arithmetic,
             arch: stream.arch(),
             multiprocessors: stream.multiprocessors(),
+            splits,
+            clusters,
             parts,
             scratch,
             words: Vec::new(),
@@ -280,7 +290,7 @@ impl Attention {
                 let (own_keys, most_items) = self.keys(num_keys);
                 if most_items > self.capacity.items {
                     let world = self.parts.map_or(1, |parts| parts.block.share().world);
-                    let limit = self.capacity.items * mla_decode::SPLIT * world;
+                    let limit = self.capacity.items * self.splits * mla_decode::SPLIT * world;
                     return Err(refusal(format!("a context of {num_keys} tokens, and the limit is {limit}")));
                 }
                 let num_rows = self.words[pass] as usize;
@@ -292,7 +302,7 @@ impl Attention {
                 let (first_item, table) = (self.words[pass + 1], segment.block_table.start);
                 self.words.extend([row as u32, first_item, own_keys as u32, table as u32]);
                 self.words[pass] += 1;
-                self.words[pass + 1] += mla_decode::items_of(own_keys) as u32;
+                self.words[pass + 1] += mla_decode::items_of(own_keys, self.splits) as u32;
                 planned_items += most_items;
             }
         }
@@ -318,9 +328,9 @@ impl Attention {
     /// Keys of a row of so many that are on this rank, and the most items that a rank has of them.
     fn keys(&self, num_keys: usize) -> (usize, usize) {
         let Some(ContextParts { block, .. }) = self.parts else {
-            return (num_keys, mla_decode::items_of(num_keys));
+            return (num_keys, mla_decode::items_of(num_keys, self.splits));
         };
-        let items_of = |rank| mla_decode::items_of(block.num_held_by(rank, num_keys));
+        let items_of = |rank| mla_decode::items_of(block.num_held_by(rank, num_keys), self.splits);
         (block.num_held(num_keys), (0..block.share().world).map(items_of).max().unwrap_or(0))
     }
 
@@ -431,7 +441,7 @@ impl Attention {
                 row_bytes: at.cache_shape.row_bytes() as i32,
                 scale: shape.scale,
                 part: Part::WHOLE,
-                padding: 0,
+                splits: self.splits as u32,
                 ahead: at.ahead,
             };
             let Some(ContextParts { exchange, .. }) = &self.parts else {
@@ -531,8 +541,7 @@ impl Attention {
             && wgmma_mla_decode::takes(shape, self.arch)
             && let Some(function) = wgmma_mla_decode::function(cache)
         {
-            let types = if cache == CacheDtype::Bf16 { types } else { CombineTypes::Bf16F16 };
-            return (function, wgmma_mla_decode::launch(shape, items, multiprocessors), types);
+            return (function, wgmma_mla_decode::launch(shape, items, self.clusters), CombineTypes::Bf16F16);
         }
         if self.arithmetic.are_rounded()
             && tiled_mla_decode::takes(shape)

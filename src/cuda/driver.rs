@@ -65,6 +65,16 @@ pub trait Driver: Send + 'static {
         parameters: &[u8],
     ) -> Result<(), DriverError>;
 
+    /// Clusters of so many blocks in x that run at once, of launches of this shape; at least 1. Here one of as many multiprocessors.
+    fn resident_clusters(
+        &mut self,
+        _function: &Self::Function,
+        _shape: &LaunchShape,
+        blocks: u32,
+    ) -> Result<u32, DriverError> {
+        Ok((self.multiprocessors() / blocks).max(1))
+    }
+
     /// The next launch begins when everything in front of it has ended, also where launches may begin early. Called behind kernels that
     /// write what others read in front of their wait: weights (`begin_kernel` of `kernels/include/types.cuh`).
     fn order_next_launch(&mut self);

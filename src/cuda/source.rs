@@ -13,6 +13,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("linear.cuh", include_str!("../../kernels/include/linear.cuh")),
     ("linear_write.cuh", include_str!("../../kernels/include/linear_write.cuh")),
     ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
+    ("cluster.cuh", include_str!("../../kernels/include/cluster.cuh")),
     ("mla_merge.cuh", include_str!("../../kernels/include/mla_merge.cuh")),
     ("mla_pass.cuh", include_str!("../../kernels/include/mla_pass.cuh")),
     ("mla_slab.cuh", include_str!("../../kernels/include/mla_slab.cuh")),

@@ -176,14 +176,34 @@ impl<D: Driver> Stream<D> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
+        self.with_function(name, |driver, function| {
+            driver.launch(function, &shape, bytemuck::bytes_of(parameters))
+        })
+    }
+
+    /// Clusters of so many blocks of the kernel `name` that run at once.
+    pub fn resident_clusters(
+        &mut self,
+        name: &'static str,
+        shape: LaunchShape,
+        blocks: u32,
+    ) -> Result<u32, OpError> {
+        self.with_function(name, |driver, function| driver.resident_clusters(function, &shape, blocks))
+    }
+
+    fn with_function<R>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce(&mut D, &D::Function) -> Result<R, DriverError>,
+    ) -> Result<R, OpError> {
         let function = self.functions.get(name).ok_or_else(|| DriverError {
             call: "cuModuleGetFunction",
             code: 0,
             text: format!("no kernel {name} for {}", self.driver.arch()),
             fatal: false,
         })?;
-        let launched = self.driver.launch(function, &shape, bytemuck::bytes_of(parameters));
-        launched.map_err(|error| DriverError { text: format!("{name}: {}", error.text), ..error }.into())
+        let result = call(&mut self.driver, function);
+        result.map_err(|error| DriverError { text: format!("{name}: {}", error.text), ..error }.into())
     }
 }
 

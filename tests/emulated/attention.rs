@@ -613,6 +613,7 @@ fn items_combine_on_tensor_cores_as_in_f32() {
             let params = mla_decode::Params {
                 kv_up,
                 pass: stream.store("combine", &words).unwrap().address,
+                splits: 1,
                 statistics,
                 latents: if project { merged + (4 * rows.start * num_heads * latent) as u64 } else { sums },
                 attended: out,
@@ -651,7 +652,7 @@ fn items_combine_on_tensor_cores_as_in_f32() {
 fn queries_and_latents_of_any_size_keep_their_precision() {
     let chunks = [absorbed(0, 63..65), absorbed(1, 127..128)];
     for (query_size, uneven) in [(1.5, true), (3e-9, false), (3e8, true), (1e36, false)] {
-        for dtype in [fp8(true, false), fp8(true, true)] {
+        for dtype in [fp8(true, false), fp8(true, true), CacheDtype::Bf16] {
             let shape = MlaShape { num_heads: 2, scale: KIMI.scale * 1.5 / query_size, ..KIMI };
             let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
             World { query_size, uneven, ..world }.check(&chunks, &Way { arch: Arch::Sm90a, ..PLAIN });
@@ -669,16 +670,20 @@ fn decode_issues_little_beside_the_tensor_cores() {
     for (dtype, function, launch, allowed) in [
         (fp8(true, false), "tiled_mla_decode_fp8_32", tiled, 330.0),
         (CacheDtype::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
-        (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 130.0),
-        (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 135.0),
-        (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 80.0),
+        (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 150.0),
+        (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 155.0),
+        (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 105.0),
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
-        let Some(mut stream) = stream(&Way { arch: Arch::Sm90a, ..PLAIN }) else { return };
+        let arch = if function.starts_with("wgmma") { Arch::Sm90a } else { Arch::Sm89 };
+        let Some(mut stream) = stream(&Way { arch, ..PLAIN }) else { return };
         // The first item of a long context.
-        let step = world.step(&[absorbed(0, 9 * SPLIT - 1..9 * SPLIT)]);
+        let splits = if arch == Arch::Sm90a { wgmma_mla_decode::SPLITS } else { 1 };
+        let keys = (8 * splits + 1) * SPLIT;
+        let step = world.step(&[absorbed(0, keys - 1..keys)]);
         let mut attention = world.attention(&mut stream, &PLAIN);
         let mut words = attention.lists(&step.plan, 0).unwrap().to_vec();
+        // The blocks of a cluster have one of an item's splits each.
         assert_eq!(std::mem::replace(&mut words[1], 1), 9);
         let (at, _) = world.upload(&mut stream, &step, &words);
         let params = mla_decode::Params {
@@ -694,6 +699,7 @@ fn decode_issues_little_beside_the_tensor_cores() {
             block_size: 64,
             row_bytes: at.cache_shape.row_bytes() as i32,
             scale: 0.04,
+            splits: splits as u32,
             ..bytemuck::Zeroable::zeroed()
         };
         if !stream.driver().set_options(|options| options.profile = true) {
@@ -701,7 +707,7 @@ fn decode_issues_little_beside_the_tensor_cores() {
         }
         stream.launch(function, launch, &params).unwrap();
         let report = stream.driver().report().unwrap();
-        let per_key = report.warp_instructions() as f64 / SPLIT as f64;
+        let per_key = report.warp_instructions() as f64 / (splits * SPLIT) as f64;
         let shared = report.instructions().filter(|count| !count.opcode.contains("global"));
         let conflicts: u64 = shared.filter_map(|count| count.traffic.map(|t| t.excess_wavefronts())).sum();
         println!(
@@ -765,7 +771,9 @@ fn accesses_are_ordered() {
 #[test]
 fn items_of_rows_at_the_lengths_where_their_size_changes() {
     let chunks = [absorbed(0, 2047..2050), absorbed(1, 4095..4098)];
-    assert_eq!([2048, 2049, 4096, 4097].map(mla_decode::items_of), [16, 9, 16, 9]);
+    let items_of = |keys| [1, 4].map(|splits| mla_decode::items_of(keys, splits));
+    assert_eq!([2048, 2049, 4096, 4097].map(items_of), [[16, 4], [9, 3], [16, 4], [9, 5]]);
+    assert_eq!([16_384, 16_385].map(items_of), [[32, 16], [33, 9]]);
     World::new(SMALL, CacheDtype::F32, KvUpType::F32, 16).check(&chunks, &PLAIN);
     let few = MlaShape { num_heads: 2, ..KIMI };
     let world = World::new(few, fp8(true, false), KvUpType::Bf16, 64).rounded();

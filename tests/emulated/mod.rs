@@ -325,6 +325,18 @@ impl Driver for TestDriver {
         }
     }
 
+    fn resident_clusters(
+        &mut self,
+        function: &Self::Function,
+        shape: &LaunchShape,
+        blocks: u32,
+    ) -> Result<u32, DriverError> {
+        match (&mut self.device, function) {
+            (Device::Gpu(device), Of::Gpu(function)) => device.resident_clusters(function, shape, blocks),
+            (device, _) => Ok((either!(device, device => device.multiprocessors()) / blocks).max(1)),
+        }
+    }
+
     fn order_next_launch(&mut self) {
         self.behind_kernel = false;
         either!(&mut self.device, device => device.order_next_launch())

@@ -61,6 +61,7 @@ pub(super) fn combine() -> Option<String> {
         let entries = (0..rows as u32).flat_map(|row| [row, 2 * row, 256, 0]);
         let words: Vec<u32> = [rows as u32, 2 * rows as u32].into_iter().chain(entries).collect();
         let params = mla_decode::Params {
+            splits: 1,
             pass: stream.store("combine", &words).unwrap().address,
             statistics: stream.store("combine", &vec![1.0f32; 4 * rows * num_heads]).unwrap().address,
             latents: stream.zeros("combine", 4 * rows * num_heads * latent).unwrap().address,

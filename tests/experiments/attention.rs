@@ -10,8 +10,9 @@ use super::{device, edited, micros, on_gpu};
 use crate::emulated::TestDriver;
 
 const BLOCK_SIZE: usize = 64;
-/// Keys of an item of a long context; the shipped one is [`mla_decode::SPLIT`].
+/// Keys of a split of a long context; the shipped one is [`mla_decode::SPLIT`].
 const SPLITS: [usize; 3] = [256, 512, 1024];
+const SPLITS_OF_ITEM: usize = wgmma_mla_decode::SPLITS;
 /// Roles of a block: loads, scores, and two halves of the values.
 const ROLES: usize = 4;
 
@@ -34,10 +35,7 @@ fn with_split(split: usize) -> Vec<Program> {
         return Vec::new();
     }
     let keys = format!("constexpr int SPLIT = {split};");
-    // Sums of more keys are divided by more, to stay in the range of f16.
-    let sums = format!("constexpr float F16_SUMS = {:.1}f;", (split as f64 / 128.0).max(4.0));
-    let changes =
-        [("constexpr int SPLIT = 512;", keys.as_str()), ("constexpr float F16_SUMS = 4.0f;", sums.as_str())];
+    let changes = [("constexpr int SPLIT = 512;", keys.as_str())];
     vec![edited(&mla_decode::KERNEL, &changes), edited(&wgmma_mla_decode::KERNEL, &changes)]
 }
 
@@ -49,7 +47,7 @@ fn with_clocks() -> Program {
     __device__ __forceinline__ void wait_for(u64* barrier, u32 parity) {
         const u32 before = clock();
         begun = tiles++ == 0 ? before : begun;
-        wait(barrier, parity);
+        wait_for_cluster(shared_address(barrier), parity);
         waited += clock() - before;
     }
     __device__ __forceinline__ void store(const MlaDecodeParams& params) const {
@@ -71,7 +69,7 @@ struct Shared {";
                 "        RoleClock clocks;\n        u32 place = place_of(params, walk.left, warp, lane);\n        load_tile(place);",
             ),
             (
-                "wait(&shared.emptied[turn.buffer()], turn.parity() ^ 1);\n#pragma unroll\n            for (int key = 0; key < WARP_KEYS",
+                "wait_for_cluster(shared_address(&shared.emptied[turn.buffer()]), turn.parity() ^ 1);\n#pragma unroll\n            for (int key = 0; key < WARP_KEYS",
                 "clocks.wait_for(&shared.emptied[turn.buffer()], turn.parity() ^ 1);\n#pragma unroll\n            for (int key = 0; key < WARP_KEYS",
             ),
             (
@@ -88,8 +86,8 @@ struct Shared {";
                 "clocks.wait_for(&shared.filled[buffer], turn.parity());",
             ),
             (
-                "        if (++number == last) {\n            return;\n        }\n        const int loaded = item.index;",
-                "        if (++number == last) {\n            clocks.store(params);\n            return;\n        }\n        const int loaded = item.index;",
+                "            arrive(&shared.weighed[buffer]);\n        }\n        if (++number == last) {\n            return;",
+                "            arrive(&shared.weighed[buffer]);\n        }\n        if (++number == last) {\n            clocks.store(params);\n            return;",
             ),
             // Values.
             (
@@ -101,8 +99,8 @@ struct Shared {";
                 "clocks.wait_for(&shared.weighed[buffer], turn.parity());",
             ),
             (
-                "        if (++number == last) {\n            return;\n        }\n        go_on(params, item);",
-                "        if (++number == last) {\n            clocks.store(params);\n            return;\n        }\n        go_on(params, item);",
+                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n        if (++number == last) {\n            return;",
+                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n        if (++number == last) {\n            clocks.store(params);\n            return;",
             ),
         ],
     )
@@ -125,9 +123,9 @@ impl Layers {
     /// Of `rows` sequences of `context` tokens, in items of up to `split` keys.
     fn new(stream: &mut Stream<TestDriver>, rows: usize, context: usize, split: usize) -> Self {
         let (shape, blocks) = (shape(), context.div_ceil(BLOCK_SIZE));
-        let items = match context <= 4096 {
-            true => mla_decode::items_of(context),
-            false => context.div_ceil(split),
+        let items = match context <= 4096 * SPLITS_OF_ITEM {
+            true => mla_decode::items_of(context, SPLITS_OF_ITEM),
+            false => context.div_ceil(SPLITS_OF_ITEM * split),
         };
         let mut plan = StepPlan::default();
         for row in 0..rows {
@@ -138,7 +136,7 @@ impl Layers {
         let capacity = AttentionCapacity {
             rows,
             absorbed_rows: rows,
-            items: rows * items.max(mla_decode::items_of(context)),
+            items: rows * items.max(mla_decode::items_of(context, SPLITS_OF_ITEM)),
             block_size: BLOCK_SIZE,
             slab_keys: 1,
         };

@@ -553,6 +553,17 @@ int cuFuncGetParamInfo(Object* function, size_t index, size_t* offset, size_t* s
     *size = function->parameters;
     return 0;
 }
+// Of 132 multiprocessors four are in no cluster.
+int cuOccupancyMaxActiveClusters(int* clusters, Object* function, const Config* config) {
+    ENTER();
+    CHECK(alive(function, FUNCTION), "no function");
+    CHECK(config->num_attributes == 1 && *(uint32_t*)config->attributes == 4, "attribute");
+    uint32_t blocks;
+    memcpy(&blocks, (char*)config->attributes + 8, sizeof blocks);
+    CHECK(blocks && !(config->grid[0] % blocks), "blocks of a cluster");
+    *clusters = 128 / blocks;
+    return 0;
+}
 int cuLaunchKernelEx(const Config* config, Object* function, void** parameters, void** extra) {
     Object* stream = config->stream;
     int code = entered();

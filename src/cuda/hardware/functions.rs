@@ -106,6 +106,7 @@ functions! {
     cuFuncSetAttribute(function: CUfunction, attribute: c_uint, value: c_int);
     cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, bytes: *mut usize);
     cuFuncLoad(function: CUfunction);
+    cuOccupancyMaxActiveClusters(clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig);
     cuLaunchKernelEx(config: *const CUlaunchConfig, function: CUfunction, parameters: *mut *mut c_void, extra: *mut *mut c_void);
     cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
     cuGraphDestroy(graph: CUgraph);

@@ -419,6 +419,39 @@ impl Driver for Hardware {
         }
     }
 
+    fn resident_clusters(
+        &mut self,
+        function: &Function,
+        shape: &LaunchShape,
+        blocks: u32,
+    ) -> Result<u32, DriverError> {
+        let functions = self.enter("cuOccupancyMaxActiveClusters")?;
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { pad: [0; 64] },
+        };
+        attribute.value.clusterDim.x = blocks;
+        attribute.value.clusterDim.y = 1;
+        attribute.value.clusterDim.z = 1;
+        let config = CUlaunchConfig {
+            gridDimX: shape.grid[0],
+            gridDimY: shape.grid[1],
+            gridDimZ: shape.grid[2],
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: self.stream.handle(),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: the function's module stays loaded, the attribute until the call returns, and the output is writable.
+        unsafe { functions.cuOccupancyMaxActiveClusters(&mut clusters, function.handle, &config) }?;
+        Ok(u32::try_from(clusters).unwrap_or_default().max(1))
+    }
+
     fn order_next_launch(&mut self) {
         self.behind_kernel.set(false);
     }

@@ -6,7 +6,7 @@ use super::ahead::Ahead;
 use crate::{Arch, Kernel, LaunchShape, Limits};
 use perigee_ops::MlaShape;
 
-/// Most keys of an item.
+/// Most keys of a split.
 pub const SPLIT: usize = 512;
 /// Rows of absorb and combine that share the reads of `kv_up`.
 pub const ROWS: usize = 4;
@@ -54,13 +54,16 @@ pub const KERNEL: Kernel = Kernel {
     shared_bytes: |_| 0,
 };
 
-/// Items of a row with so many keys, `split_of` of them in each: the row alone decides where its splits begin.
-pub const fn items_of(num_keys: usize) -> usize {
-    num_keys.div_ceil(match num_keys {
-        0..=2048 => 128,
-        2049..=4096 => 256,
-        _ => SPLIT,
-    })
+/// Items of a row with so many keys, each of so many splits of `split_of` keys: the row alone decides where its splits begin.
+pub const fn items_of(num_keys: usize, splits: usize) -> usize {
+    let split = if num_keys <= 2048 {
+        128
+    } else if num_keys <= 4096 * splits {
+        256
+    } else {
+        SPLIT
+    };
+    num_keys.div_ceil(splits * split)
 }
 
 /// A row of a pass, `RowEntry` in the source.
@@ -98,7 +101,7 @@ pub struct Params {
     pub latent_queries: u64,
     /// `[I, H, 2]` f32: largest score and sum of exponentials, from decode to combine.
     pub statistics: u64,
-    /// `[I, H, C]`: weighted sum of latents, from decode to combine; f32, or a quarter of it in f16.
+    /// `[I, H, C]`: weighted sum of latents, from decode to combine; f32 or f16.
     pub latents: u64,
     /// `[T, H * V]` f32.
     pub attended: u64,
@@ -124,8 +127,8 @@ pub struct Params {
     pub scale: f32,
     /// Whose keys and heads these are.
     pub part: Part,
-    /// Unused.
-    pub padding: u32,
+    /// Splits of an item.
+    pub splits: u32,
     /// Fetched by the decode kernel of Hopper.
     pub ahead: Ahead,
 }

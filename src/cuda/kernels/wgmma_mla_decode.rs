@@ -1,12 +1,15 @@
 //! Twin of `kernels/wgmma_mla_decode.cu`: the items of [`super::mla_decode`] on the tensor cores of Hopper.
 
-use crate::{Arch, Kernel, LaunchShape, Limits};
-use perigee_ops::{CacheDtype, MlaShape};
+use crate::{Arch, Driver, Kernel, LaunchShape, Limits, Stream};
+use perigee_ops::{CacheDtype, MlaShape, OpError};
 
 /// Heads of a block.
 const HEADS: usize = 64;
 /// Keys of a tile.
 const KEYS: usize = 64;
+/// Blocks of a cluster, each with a split of an item.
+pub const SPLITS: usize = 4;
+const THREADS: u32 = 512;
 /// The sizes that it is made for: C and R of every model of the family.
 const LATENT: usize = 512;
 const ROPE: usize = 64;
@@ -23,10 +26,11 @@ pub const KERNEL: Kernel = Kernel {
     shared_bytes: |_| SHARED_BYTES,
 };
 
-/// `sizeof(Shared)` in the source: queries, two tiles of keys, rope keys on their way, scales, factors, barriers.
-const SHARED_BYTES: u32 =
-    (2 * (HEADS + 2 * KEYS) * (LATENT + ROPE) + 2 * KEYS * ROPE + 4 * (2 * 2 * KEYS + 3 * HEADS) + 6 * 8)
-        as u32;
+/// `sizeof(Shared)` in the source: queries, two tiles of keys, rope keys on their way, scales, factors, statistics of splits, barriers.
+const SHARED_BYTES: u32 = (2 * (HEADS + 2 * KEYS) * (LATENT + ROPE)
+    + 2 * KEYS * ROPE
+    + 4 * (2 * 2 * KEYS + 3 * HEADS + 2 * 2 * HEADS)
+    + 7 * 8) as u32;
 
 /// Whether there are functions for these sizes on this architecture.
 pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
@@ -44,11 +48,18 @@ pub fn function(cache: CacheDtype) -> Option<&'static str> {
     KERNEL.functions.get(index).copied()
 }
 
-/// Shape of the launch over passes of up to `max_items` items: a block of each multiprocessor has an equal share of them.
-pub fn launch(shape: &MlaShape, max_items: usize, multiprocessors: u32) -> LaunchShape {
+/// Clusters that run at once: the groups of a device's multiprocessors may have some that are in none.
+pub fn clusters<D: Driver>(stream: &mut Stream<D>) -> Result<u32, OpError> {
+    let blocks = SPLITS as u32;
+    let shape = LaunchShape { grid: [blocks, 1, 1], threads: THREADS, shared_bytes: SHARED_BYTES };
+    stream.resident_clusters("wgmma_mla_decode_bf16", shape, blocks)
+}
+
+/// Shape of the launch over passes of up to `max_items` items, where so many clusters run at once: each has an equal share of the items.
+pub fn launch(shape: &MlaShape, max_items: usize, clusters: u32) -> LaunchShape {
     let groups = shape.num_heads.div_ceil(HEADS) as u32;
-    let blocks = multiprocessors.div_ceil(groups).min(max_items as u32).max(1);
-    LaunchShape { grid: [blocks, groups, 1], threads: 512, shared_bytes: SHARED_BYTES }
+    let clusters = (clusters / groups).min(max_items as u32).max(1);
+    LaunchShape { grid: [SPLITS as u32 * clusters, groups, 1], threads: THREADS, shared_bytes: SHARED_BYTES }
 }
 
 #[cfg(test)]
@@ -65,12 +76,12 @@ mod tests {
     };
 
     #[test]
-    fn blocks_share_the_items_of_hopper() {
+    fn clusters_share_the_items_of_hopper() {
         assert!(takes(&KIMI, Arch::Sm90a) && !takes(&KIMI, Arch::Sm100a));
         assert!(!takes(&MlaShape { kv_lora_rank: 256, ..KIMI }, Arch::Sm90a));
         assert_eq!(function(CacheDtype::F32), None);
-        assert_eq!(launch(&KIMI, 4096, 132).grid, [132, 1, 1]);
-        assert_eq!(launch(&MlaShape { num_heads: 65, ..KIMI }, 4096, 132).grid, [66, 2, 1]);
-        assert_eq!(launch(&KIMI, 3, 132).grid, [3, 1, 1]);
+        assert_eq!(launch(&KIMI, 4096, 32).grid, [128, 1, 1]);
+        assert_eq!(launch(&MlaShape { num_heads: 65, ..KIMI }, 4096, 33).grid, [64, 2, 1]);
+        assert_eq!(launch(&KIMI, 3, 32).grid, [12, 1, 1]);
     }
 }

@@ -363,7 +363,7 @@ fn decode<D: Driver>(
     let capacity = AttentionCapacity {
         rows,
         absorbed_rows: rows,
-        items: rows * crate::kernels::mla_decode::items_of(context),
+        items: rows * crate::kernels::mla_decode::items_of(context, 1),
         block_size: BLOCK_SIZE,
         slab_keys: 1,
     };
