@@ -34,7 +34,7 @@ use super::kernels::ahead::{self, Ahead};
 use super::kernels::all_reduce::{MAX_RANKS, Operation, Wire};
 use super::kernels::linear::{self, Output};
 use super::kernels::sampler_shards::Inputs;
-use super::kernels::{embed, latent, rms_norm, tiled, tiled_linear};
+use super::kernels::{embed, latent, rms_norm, tiled, tiled_latent, tiled_linear};
 use super::kernels::{repack, route};
 use super::packer::Packer;
 use super::sampler::Sampler;
@@ -97,6 +97,8 @@ struct AttentionInputs<'a> {
     query: Buffer,
     /// `[T, C + R]`.
     kv_a: Buffer,
+    /// `[1]` u32, 0 between launches.
+    blocks_done: Buffer,
     mla: &'a MlaShape,
     /// Of the norms of the latents.
     eps: f32,
@@ -370,6 +372,26 @@ impl<D: Driver> CudaBackend<D> {
         Ok(())
     }
 
+    /// The projections in front of attention with the latents behind them, in one launch; `false`: there is none for them.
+    fn project_with_latents(
+        &mut self,
+        x: Values,
+        both: [(&Projection, Buffer); 2],
+        latents: &tiled_latent::Latents,
+    ) -> Result<bool, OpError> {
+        let [(Projection::Tiles(a), to_a), (Projection::Tiles(b), to_b)] = both else { return Ok(false) };
+        let rows = latents.rows;
+        if [a, b].into_iter().any(|matrix| self.is_by_vendor(matrix, rows)) {
+            return Ok(false);
+        }
+        let variant = self.choices.variant(Product::Linear, a, rows);
+        let Some(function) = tiled_latent::function(variant, [a, b], rows) else { return Ok(false) };
+        let slots = tiled::Slots::Rows(rows, 0);
+        let parts = [part_of(a, slots, x, to_a), part_of(b, slots, x, to_b)];
+        tiled_latent::launch(&mut self.stream, function, variant, &parts, latents)?;
+        Ok(true)
+    }
+
     /// Query of `rows` rows; their latents and rope keys go to the cache.
     fn project_attention(
         &mut self,
@@ -380,16 +402,13 @@ impl<D: Driver> CudaBackend<D> {
         step: &Step,
         rows: usize,
     ) -> Result<(), OpError> {
-        let AttentionInputs { x, q_latent, query, kv_a, mla, eps } = *inputs;
-        let (normed, q_gain, q_columns) = match &weights.query {
-            Query::Latent { a: down, norm, .. } => {
-                self.project_both(rows, x, [(down, q_latent.exact), (&weights.kv_a, kv_a)])?;
-                (q_latent, norm.address, down.out_features())
+        let AttentionInputs { x, q_latent, query, kv_a, blocks_done, mla, eps } = *inputs;
+        let (first, y, normed, q_gain, q_columns, ahead) = match &weights.query {
+            Query::Latent { a: down, norm, b } => {
+                let ahead = self.ahead_of(b, rows);
+                (down, q_latent.exact, q_latent, norm.address, down.out_features(), ahead)
             }
-            Query::Direct(q) => {
-                self.project_both(rows, x, [(q, query), (&weights.kv_a, kv_a)])?;
-                (Values::NONE, 0, 0)
-            }
+            Query::Direct(q) => (q, query, Values::NONE, 0, 0, Ahead::NONE),
         };
         let params = latent::Params {
             q_latent: normed.exact.address,
@@ -409,11 +428,14 @@ impl<D: Driver> CudaBackend<D> {
             eps,
             padding: 0,
         };
-        let ahead = match &weights.query {
-            Query::Latent { b, .. } => self.ahead_of(b, rows),
-            Query::Direct(_) => Ahead::NONE,
-        };
-        latent::launch(&mut self.stream, rows, cache.shape.dtype, params, ahead)?;
+        let dtype = cache.shape.dtype;
+        let latents = tiled_latent::Latents { params, dtype, rows, blocks_done: blocks_done.address };
+        let both = [(first, y), (&weights.kv_a, kv_a)];
+        // What is fetched ahead is fetched by blocks of a launch of their own.
+        if ahead.is_some() || !self.project_with_latents(x, both, &latents)? {
+            self.project_both(rows, x, both)?;
+            latent::launch(&mut self.stream, rows, dtype, params, ahead)?;
+        }
         match &weights.query {
             Query::Latent { b, .. } => self.project(rows, q_latent, 0, b, query, Output::Set),
             Query::Direct(_) => Ok(()),
@@ -765,6 +787,7 @@ impl<D: Driver> Backend for CudaBackend<D> {
             q_latent: a.q_latent,
             query: a.query,
             kv_a: a.kv_a,
+            blocks_done: a.blocks_done,
             mla: &w.shape.mla,
             eps: w.shape.latent_norm_eps,
         };

@@ -9,6 +9,7 @@ use super::CompileError;
 const HEADERS: &[(&str, &str)] = &[
     ("ahead.cuh", include_str!("../../kernels/include/ahead.cuh")),
     ("cached_row.cuh", include_str!("../../kernels/include/cached_row.cuh")),
+    ("latent.cuh", include_str!("../../kernels/include/latent.cuh")),
     ("last_block.cuh", include_str!("../../kernels/include/last_block.cuh")),
     ("linear.cuh", include_str!("../../kernels/include/linear.cuh")),
     ("linear_write.cuh", include_str!("../../kernels/include/linear_write.cuh")),

@@ -516,11 +516,11 @@ fn drafts_of_devices_that_share_a_model_match() {
 /// replay; what the host does for it is what it does for one device, and asking whether all waits have ended.
 #[test]
 fn a_recorded_step_of_ranks_has_two_exchanges_a_layer_and_four_with_parts_of_the_keys() {
-    // Three layers of eleven launches and two sums, a dense one of one launch less; the table with its sum, and the first norm.
-    check_recorded_step(WHOLE, 41);
-    check_recorded_step(parts(2), 41 + 3 * 2);
+    // Three layers of ten launches and two sums, a dense one of one launch less; the table with its sum, and the first norm.
+    check_recorded_step(WHOLE, 38);
+    check_recorded_step(parts(2), 38 + 3 * 2);
     // Merging and projecting are two launches.
-    check_recorded_step(latents(2), 41 + 3 * 3);
+    check_recorded_step(latents(2), 38 + 3 * 3);
 }
 
 fn check_recorded_step(parallelism: Parallelism, num_launches: u64) {

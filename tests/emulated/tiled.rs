@@ -5,14 +5,16 @@ use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::experts::TILE_ROWS;
 use perigee_cuda::kernels::route::{self, Choice, FusedRoute, Held, Worklist};
 use perigee_cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
-use perigee_cuda::kernels::{linear, rms_norm, route_swiglu, tiled_linear, tiled_swiglu};
+use perigee_cuda::kernels::{
+    latent, linear, rms_norm, route_swiglu, tiled_down, tiled_latent, tiled_linear, tiled_swiglu,
+};
 use perigee_cuda::{Arch, Format, Matrix, Packer, Stream};
-use perigee_numbers::quant::{PackedFormat, StoredMatrix, TensorScale};
+use perigee_numbers::quant::{CachedRowFormat, PackedFormat, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::Dtype;
-use perigee_ops::RouterShape;
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{PROJECT, SWIGLU};
+use perigee_ops::{CacheDtype, CacheShape, RouterShape};
 
 use perigee_emulator::machine::Traffic;
 
@@ -199,6 +201,94 @@ fn norms_of_a_few_rows_behind_their_product() {
     }
 }
 
+/// The block that ends last computes the bits that a launch behind the products does: rows of every type, with a query latent and
+/// without, a row that is stored nowhere.
+#[test]
+fn latents_of_a_few_rows_behind_their_projections() {
+    let (mut rng, columns, latent, rope) = (fastrand::Rng::with_seed(35), 160, 36, 8);
+    let fp8 = Stored::Packed(PackedFormat::Fp8Block, Dtype::F32, TensorScale::None);
+    let dtypes = [CacheDtype::F32, CacheDtype::Bf16].into_iter().chain(
+        [false, true]
+            .map(|rope_codes| CacheDtype::Fp8(CachedRowFormat { row_scales: rope_codes, rope_codes })),
+    );
+    for (dtype, (stored, rows)) in dtypes.zip([(Stored::Bf16, 1), (fp8, 4), (Stored::Bf16, 3), (fp8, 2)]) {
+        for (queries, has_latent) in [(90, true), (400, false)] {
+            let weights =
+                [queries, latent + rope].map(|out| Weight::random(&mut rng, stored, [out, columns]));
+            let x = rounded(&mut rng, rows * columns);
+            let (q_gain, kv_gain) = (floats(&mut rng, queries), floats(&mut rng, latent));
+            let rotations = floats(&mut rng, rows * rope);
+            let slots: Vec<u32> =
+                (0..rows).map(|row| if row == 1 { u32::MAX } else { 3 - row as u32 }).collect();
+            let shape = CacheShape {
+                num_layers: 1,
+                num_blocks: 1,
+                block_size: 4,
+                latent_dim: latent + rope,
+                rope_dim: rope,
+                dtype,
+            };
+            for (name, mut device) in devices() {
+                let matrices = weights.each_ref().map(|weight| {
+                    Packer::default().pack(&mut device, "project", &[&weight.view()], None).unwrap()
+                });
+                let x = stored_rows(&mut device, &x, columns);
+                let [q_gain, kv_gain, rotations] = [&q_gain, &kv_gain, &rotations]
+                    .map(|values| device.store("values", values).unwrap().address);
+                let slots = device.store("slots", &slots).unwrap().address;
+                let mut run = |variant: &Variant, behind: bool| {
+                    let [query, kv_a] = [queries, latent + rope].map(|width| Rows {
+                        address: device.zeros("y", 4 * rows * width).unwrap().address,
+                        stride: width,
+                    });
+                    let rounded = device.zeros("rounded", 2 * rows * queries).unwrap().address;
+                    let cache = device.zeros("cache", shape.bytes()).unwrap().address;
+                    let params = latent::Params {
+                        q_latent: if has_latent { query.address } else { 0 },
+                        q_rounded: rounded,
+                        q_gain,
+                        kv_a: kv_a.address,
+                        kv_gain,
+                        rotations,
+                        slots,
+                        cache,
+                        q_columns: queries as i32,
+                        columns: latent as i32,
+                        rope: rope as i32,
+                        row_bytes: shape.row_bytes() as i32,
+                        row_scales: 0,
+                        exponent: -2,
+                        eps: 1e-5,
+                        padding: 0,
+                    };
+                    let [first, second] = &matrices;
+                    let part = |matrix, y| Part { matrix, slots: Slots::Rows(rows, 0), x, y };
+                    let parts = [part(first, query), part(second, kv_a)];
+                    if behind {
+                        let function = tiled_latent::function(variant, [first, second], rows).unwrap();
+                        let blocks_done = device.zeros("counter", 4).unwrap().address;
+                        let latents = tiled_latent::Latents { params, dtype, rows, blocks_done };
+                        tiled_latent::launch(&mut device, function, variant, &parts, &latents).unwrap();
+                        assert_eq!(device.read::<u32>(blocks_done, 1).unwrap(), [0]);
+                    } else {
+                        tiled_linear::launch(&mut device, variant, &parts, false).unwrap();
+                        latent::launch(&mut device, rows, dtype, params, Ahead::NONE).unwrap();
+                    }
+                    let mut all: Vec<u8> = device.read(query.address, 4 * rows * queries).unwrap();
+                    all.extend(device.read::<u8>(rounded, 2 * rows * queries).unwrap());
+                    all.extend(device.read::<u8>(cache, shape.bytes()).unwrap());
+                    all
+                };
+                for variant in Variant::ALL.iter().filter(|variant| variant.normalises(rows)) {
+                    let apart = run(variant, false);
+                    assert!(apart.iter().any(|byte| *byte != 0));
+                    assert!(run(variant, true) == apart, "{name} {} {dtype:?}", variant.name);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn experts_of_every_variant() {
     let mut rng = fastrand::Rng::with_seed(32);
@@ -271,6 +361,69 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
                 .check(&format!("{name} {}", variant.name), &device.read(y.address, expected.len()).unwrap());
         }
     }
+}
+
+/// The second products of routed experts and of a shared one in bf16, in one launch: the bits of two.
+#[test]
+fn second_products_of_two_formats() {
+    let (mut rng, inner, hidden, top_k, num_experts) = (fastrand::Rng::with_seed(36), 288, 72, 2, 3);
+    for stored in formats() {
+        let routed: Vec<Weight> =
+            (0..num_experts).map(|_| Weight::random(&mut rng, stored, [hidden, inner])).collect();
+        let shared = Weight::random(&mut rng, Stored::Bf16, [hidden, inner]);
+        for (name, mut device) in devices() {
+            let views: Vec<_> = routed.iter().map(Weight::view).collect();
+            let mut packer = Packer::default();
+            let down = packer.pack(&mut device, "experts", &views.iter().collect::<Vec<_>>(), None).unwrap();
+            let shared = packer.pack(&mut device, "shared", &[&shared.view()], None).unwrap();
+            packer.check(&mut device).unwrap();
+            for rows in [1, 5] {
+                let slots = rows * top_k;
+                let chosen: Vec<u32> = (0..slots as u32).map(|slot| slot % 2).collect();
+                let chosen = device.store("chosen", &chosen).unwrap().address;
+                let max_tiles = route::max_tiles(slots, num_experts, 8);
+                let list = Worklist {
+                    num_tiles: device.allocate("tiles", 4).unwrap().address,
+                    tiles: device.allocate("tiles", 12 * max_tiles).unwrap().address,
+                    slots: device.allocate("tiles", 4 * slots).unwrap().address,
+                    tile_rows: 8,
+                    max_tiles,
+                    held: Held::all(num_experts),
+                };
+                route::launch_tiles(&mut device, slots, chosen, &list).unwrap();
+                let [x, shared_x] = [slots, rows]
+                    .map(|rows| stored_rows(&mut device, &rounded(&mut rng, rows * inner), inner));
+                for variant in &Variant::ALL {
+                    let Some(function) = tiled_down::function(variant, down.format, shared.format) else {
+                        continue;
+                    };
+                    let mut run = |together: bool| {
+                        let [y, shared_y] = [slots, rows].map(|rows| Rows {
+                            address: device.zeros("y", 4 * rows * hidden).unwrap().address,
+                            stride: hidden,
+                        });
+                        let parts = [
+                            Part { matrix: &down, slots: Slots::Routed(&list, 1), x, y },
+                            Part { matrix: &shared, slots: Slots::Rows(rows, 0), x: shared_x, y: shared_y },
+                        ];
+                        if together {
+                            tiled_down::launch(&mut device, function, variant, &parts).unwrap();
+                        } else {
+                            tiled_linear::launch(&mut device, variant, &parts, false).unwrap();
+                        }
+                        let mut all: Vec<f32> = device.read(y.address, slots * hidden).unwrap();
+                        all.extend(device.read::<f32>(shared_y.address, rows * hidden).unwrap());
+                        assert!(all.iter().all(|value| *value != 0.0));
+                        all
+                    };
+                    assert!(run(true) == run(false), "{name} {stored:?} {} {rows} rows", variant.name);
+                }
+            }
+        }
+    }
+    let taken = |variant: &Variant, routed| tiled_down::function(variant, routed, Format::Bf16).is_some();
+    assert_eq!(Variant::ALL.iter().filter(|variant| taken(variant, Format::Int4)).count(), 2);
+    assert!(!Variant::ALL.iter().any(|variant| taken(variant, Format::Fp8)));
 }
 
 /// The router of a few rows, and the first product of the shared expert in its launch: the bits of two launches, and counters that are 0

@@ -11,6 +11,7 @@ mod attention;
 mod bits;
 mod code;
 mod exchange;
+mod latents;
 mod pipes;
 mod products;
 mod prompts;
@@ -45,6 +46,7 @@ experiments! {
     products_from_cache_and_memory => products::run;
     sampler_loads => sampler::run;
     router_beside_shared => router::run;
+    latents_behind_projections => latents::run;
     absorb_by_tensor_cores => absorb::run;
     combine_by_tensor_cores => absorb::combine;
     pipe_rates => pipes::run;

@@ -72,6 +72,8 @@ struct Mla {
     shape: MlaShape,
     weights: AttentionIn,
     kv_up: KvUp,
+    /// `[1]` u32, 0 between launches.
+    blocks_done: Buffer,
     attention: Attention,
     cache: Cache,
     expanded: Vec<Segment>,
@@ -356,12 +358,13 @@ impl<D: Driver> CudaBackend<D> {
 
     fn attend_latents(&mut self, draft: &Draft<D>, layer: &Mla) -> Result<(), OpError> {
         let Draft { shape, step, buffers, .. } = draft;
-        let Mla { shape: mla, weights, kv_up, attention, cache, expanded, has_absorbed } = layer;
+        let Mla { shape: mla, weights, kv_up, blocks_done, attention, cache, expanded, has_absorbed } = layer;
         let inputs = AttentionInputs {
             x: buffers.wide,
             q_latent: buffers.q_latent,
             query: buffers.query,
             kv_a: buffers.key,
+            blocks_done: *blocks_done,
             mla,
             eps: shape.rms_norm_eps,
         };
@@ -431,6 +434,7 @@ impl<D: Driver> CudaBackend<D> {
                     shape: *mla,
                     weights: self.load_attention_in(&host, mla)?,
                     kv_up: self.load_kv_up(kv_up, mla)?,
+                    blocks_done: self.stream.zeros("draft attention", 4)?,
                     attention: Attention::new(
                         &mut self.stream,
                         mla,

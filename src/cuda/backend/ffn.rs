@@ -10,7 +10,7 @@ use crate::kernels::ahead::Ahead;
 use crate::kernels::all_reduce::Operation;
 use crate::kernels::linear::{self, Output};
 use crate::kernels::route::{self, Choice, FusedRoute, Held, Worklist};
-use crate::kernels::{combine, experts, route_swiglu, tiled, tiled_linear, tiled_swiglu};
+use crate::kernels::{combine, experts, route_swiglu, tiled, tiled_down, tiled_linear, tiled_swiglu};
 use crate::stream::Buffer;
 use crate::tuner::Product;
 use perigee_ops::{OpError, RouterShape, expect};
@@ -259,7 +259,13 @@ impl<D: Driver> CudaBackend<D> {
         }
         for ([up, down], ups, downs) in launches {
             tiled_swiglu::launch(stream, up, &ups)?;
-            tiled_linear::launch(stream, down, &downs, false)?;
+            if let [routed, shared] = downs[..]
+                && let Some(function) = tiled_down::function(down, routed.matrix.format, shared.matrix.format)
+            {
+                tiled_down::launch(stream, function, down, &[routed, shared])?;
+            } else {
+                tiled_linear::launch(stream, down, &downs, false)?;
+            }
         }
         Ok(())
     }

@@ -8,8 +8,10 @@ use crate::{Driver, Kernel, LaunchShape, Stream};
 use perigee_ops::{CacheDtype, OpError};
 
 /// The declaration.
-pub const KERNEL: Kernel =
-    plain!("latent", &["latent_f32", "latent_bf16", "latent_fp8", "latent_fp8_rope"], 64);
+pub const KERNEL: Kernel = plain!("latent", &NAMES, 64);
+
+/// In the order of `RowKind`.
+const NAMES: [&str; 4] = ["latent_f32", "latent_bf16", "latent_fp8", "latent_fp8_rope"];
 
 /// Most values of a cached row.
 pub const MAX_COLUMNS: usize = 2048;
@@ -68,15 +70,19 @@ pub fn launch<D: Driver>(
     params: Params,
     ahead: Ahead,
 ) -> Result<(), OpError> {
-    let (name, row_scales) = match dtype {
-        CacheDtype::F32 => ("latent_f32", false),
-        CacheDtype::Bf16 => ("latent_bf16", false),
-        CacheDtype::Fp8(format) if format.rope_codes => ("latent_fp8_rope", format.row_scales),
-        CacheDtype::Fp8(format) => ("latent_fp8", format.row_scales),
-    };
+    let (kind, params) = of_rows(dtype, params);
     let (rows, parts) = (num_rows as u32, if params.q_latent == 0 { 1 } else { 2 });
     let others = if ahead.is_some() { ahead::BLOCKS.div_ceil((rows * parts).max(1)) } else { 0 };
     let shape = LaunchShape { grid: [rows, parts, 1 + others], threads: 256, shared_bytes: 0 };
-    let params = Params { row_scales: i32::from(row_scales), ..params };
-    stream.launch(name, shape, &LaunchParams { params, ahead })
+    stream.launch(NAMES[kind as usize], shape, &LaunchParams { params, ahead })
+}
+
+/// `RowKind` in the source of rows of this type, and the parameters with their scales.
+pub(super) fn of_rows(dtype: CacheDtype, params: Params) -> (u32, Params) {
+    let (kind, row_scales) = match dtype {
+        CacheDtype::F32 => (0, false),
+        CacheDtype::Bf16 => (1, false),
+        CacheDtype::Fp8(format) => (2 + u32::from(format.rope_codes), format.row_scales),
+    };
+    (kind, Params { row_scales: i32::from(row_scales), ..params })
 }

@@ -20,6 +20,8 @@ pub mod route_swiglu;
 pub mod sampler;
 pub mod sampler_shards;
 pub mod tiled;
+pub mod tiled_down;
+pub mod tiled_latent;
 pub mod tiled_linear;
 pub mod tiled_mla_absorb;
 pub mod tiled_mla_combine;
@@ -45,6 +47,8 @@ pub const ALL: &[&Kernel] = &[
     &experts::KERNEL,
     &gqa::KERNEL,
     &latent::KERNEL,
+    &tiled_down::KERNEL,
+    &tiled_latent::KERNEL,
     &linear::KERNEL,
     &mla_decode::KERNEL,
     &mla_prefill::KERNEL,
