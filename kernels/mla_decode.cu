@@ -146,14 +146,10 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
 
     const u32 num_items = params.pass->num_items;
     for (u32 item = blockIdx.x; item < num_items; item += gridDim.x) {
-        const int index = row_of_item(params.pass, item);
-        const RowEntry entry = rows_of(params.pass)[index];
-        const int split = keys_of_item(params, entry.num_keys);
-        const int first_key = (item - entry.first_item) * split;
-        const int num_keys = min(static_cast<int>(entry.num_keys) - first_key, split);
-        for (int key = threadIdx.x; key < num_keys; key += DECODE_THREADS) {
-            slots[key] = cached_slot(params.block_tables + entry.table, first_key + key, params.block_size);
-        }
+        const ItemPlace place = item_at(params, item);
+        const int index = place.row, keys_of_all = keys_of_item(params, place.entry.num_keys);
+        const int first_key = place.number * keys_of_all;
+        const int num_keys = min(static_cast<int>(place.entry.num_keys) - first_key, keys_of_all);
 
         // A head beyond the last one computes the last one again and stores nothing.
         float4 query[WARP_HEADS][STEPS] = {};
@@ -173,12 +169,18 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
         }
         // Of the head of this half of the warp.
         float largest = -infinity, total = 0.0f;
-        __syncthreads();
 
         for (int tile = 0; tile < num_keys; tile += TILE) {
+            if (tile % SPLIT == 0) {
+                for (int key = threadIdx.x; key < min(num_keys - tile, SPLIT); key += DECODE_THREADS) {
+                    const u32* table = params.block_tables + place.entry.table;
+                    slots[key] = cached_slot(table, first_key + tile + key, params.block_size);
+                }
+                __syncthreads();
+            }
             for (int key = warp; key < TILE; key += DECODE_THREADS / 32) {
                 const bool present = tile + key < num_keys;
-                const u8* row = params.cache + (present ? static_cast<i64>(slots[tile + key]) * params.row_bytes : 0);
+                const u8* row = params.cache + (present ? static_cast<i64>(slots[(tile + key) % SPLIT]) * params.row_bytes : 0);
                 for (int i = lane; i < fours; i += 32) {
                     keys[key][i] = present ? Row::load(row, params.latent, params.rope, 4 * i)
                                            : make_float4(0.0f, 0.0f, 0.0f, 0.0f);

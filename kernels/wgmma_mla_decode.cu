@@ -2,10 +2,10 @@
 // the cache has codes, else in bf16, as rope keys are; sums in f32. For latents of 512 values and rope keys of 64.
 // Source:  DeepSeek-V2, arXiv 2405.04434, section 2.1; splits as in Dao et al., "Flash-Decoding", 2023; roles of warps as in
 //          Shah et al., "FlashAttention-3", arXiv 2407.08608.
-// Twin:    src/cuda/kernels/wgmma_mla_decode.rs. Spec: host/reference.rs `attend_absorbed`; mla_absorb and mla_combine, before
-//          and after it, are in mla_decode.cu.
+// Twin:    src/cuda/kernels/wgmma_mla_decode.rs. Spec: host/reference.rs `attend_absorbed`; before it is wgmma_mla_absorb.cu, behind
+//          it tiled_mla_combine.cu.
 // Legend:  A rows of a pass, I items, H heads, L keys of a row, C = 512, R = 64, B bytes of a row.
-// Shapes:  latent_queries [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2] f32, latents [I, H, C] f16.
+// Shapes:  latent_queries as in mla_queries.cuh, or [A, H, C+R] f32; cache [slots, B] bf16 or FP8; statistics [I, H, 2] f32, latents [I, H, C] f16.
 // Traffic: A*L*B bytes of cache for each 64 heads; 2*I*H*(C+4) bytes of results.
 // Work:    2*A*H*L*(2C+R) FLOP.
 // Floor:   A=64 L=32768 H=64, FP8 (656 bytes): 1376 MB -> 320 us at 4.3 TB/s (H200), 475 us at 2.9 TB/s (H100); 292 GFLOP ->
@@ -19,7 +19,7 @@
 //          query, its position and its keys alone.
 // Tried:   with all in bf16 and codes converted by integer instructions, some 40 for 16 codes in place of 8, A=64 L=32768 took 1,351
 //          us on an H100 with absorb and combine (1,354 of bf16 rows), by mma.sync 2,578 and 2,824. One item took 35 us alone, of
-//          which queries 7; one after another 34, of which without loads 22: the loading warps needed 4.2 us for a tile. Leaving out
+//          which queries, in f32 then, 7; one after another 34, of which without loads 22: the loading warps needed 4.2 us for a tile. Leaving out
 //          scores, softmax or values changed 1 us of it. What it takes since has not been measured. The fence between the proxies
 //          is needed: without it sums differ. Products of 256 columns: ptxas wants 154 registers in all roles for them.
 //          Scores of the next tile under the softmax of this one take 32 registers, which the loads alone could give: with half of a
@@ -34,13 +34,16 @@
 // latent multiplies its score, and as a value its probability: 2^(s + n) there, so the largest of s + n is what exponentials are taken
 // against, weights are up to 1, and 2^-n brings them back where the probabilities themselves are summed.
 //
+// Of fewer heads, as ranks have them, a block takes several rows of one sequence: 4 of 16 heads. The tokens of a verified draft share the
+// keys, each with those up to its own. A row's sums do not depend on the rows beside it: their keys behind its own have the weight 0.
+//
 // The sums of a split stay in shared memory, in the place of its last keys: the blocks of a cluster merge 16 heads each of the four
 // splits. So what goes through memory is a quarter, and a row of up to 512 keys has one item.
 
 #include "cached_row.cuh"
 #include "cluster.cuh"
 #include "mla.cuh"
-#include "mla_pass.cuh"
+#include "mla_queries.cuh"
 #include "mma.cuh"
 #include "wgmma.cuh"
 
@@ -69,7 +72,7 @@ static_assert((SPLIT * 448 >> CODES_EXPONENT) < 65504);
 constexpr int MERGED_EXPONENT = 2;
 static_assert(BLOCKS == 1 << MERGED_EXPONENT);
 // Numbers of named barriers.
-constexpr int SCORE_GROUP = 1, FIRST_GROUP = 2, VALUE_GROUPS = 3;
+constexpr int SCORE_GROUP = 1, VALUE_GROUPS = 2;
 
 struct Shared {
     u8 queries[PANELS][PANEL_BYTES];
@@ -85,6 +88,7 @@ struct Shared {
     u64 filled[2];   // keys and scales are there: scores
     u64 weighed[2];  // probabilities and factors are there: values
     u64 emptied[2];  // all were read: loads
+    u64 asked;       // queries are there: scores
     u64 given;       // sums of an item's splits are there, in all blocks: their merge
 };
 
@@ -100,13 +104,15 @@ __device__ __forceinline__ int keys_of_split(int row_keys) { return row_keys <= 
 
 __device__ __forceinline__ int rank_of_block() { return blockIdx.x % BLOCKS; }
 
-// An item, as one block of a cluster has it: the keys of its split.
+// Items of the rows of a group with the same keys, as one block of a cluster has them: the keys of their split.
 struct Item {
-    int index;      // of its row in the pass
-    int row_keys;   // of the row
-    u32 table;      // of the row
+    u32 place;      // of the first row's in the pass; those of the others are behind it
+    int index;      // of the first row in the pass
+    int rows;       // of the group: with their heads at most those of a block
+    int row_keys;   // of the last row; each row before it has one key less
+    u32 table;      // of the sequence
     int first_key;  // of the split, of what is left of it
-    int num_keys;   // not positive: the row has ended before it
+    int num_keys;   // not positive: the last row has ended before it
     __device__ __forceinline__ int tiles() const { return max(num_keys + KEYS - 1, 0) / KEYS; }
     // First key of the item.
     __device__ __forceinline__ int begin() const { return first_key & ~(BLOCKS * keys_of_split(row_keys) - 1); }
@@ -117,41 +123,66 @@ struct Item {
     }
 };
 
-__device__ __forceinline__ Item item_of(const MlaDecodeParams& params, u32 number) {
-    Item item;
-    item.index = row_of_item(params.pass, number);
-    const RowEntry entry = rows_of(params.pass)[item.index];
-    item.row_keys = entry.num_keys;
+// Takes the group of the row `index` of the pass.
+__device__ __forceinline__ void take_group(const MlaDecodeParams& params, Item& item, int index) {
+    const RowEntry entry = rows_of(params.pass)[index];
+    item.index = index;
+    item.rows = static_cast<int>(entry.group_rows());
     item.table = entry.table;
-    item.begin_at((number - entry.first_item) * BLOCKS * keys_of_split(entry.num_keys));
-    return item;
+    item.row_keys = static_cast<int>(entry.num_keys) + item.rows - 1;
 }
 
-// From an item to the next one of the pass, which there is: of the same row, or of the next one with keys.
-__device__ __forceinline__ void go_on(const MlaDecodeParams& params, Item& item) {
+// From an item to the next one of the pass: of the same group, or of the next one with keys. False: its place is not before `end`.
+__device__ __forceinline__ bool go_on(const MlaDecodeParams& params, Item& item, u32 end) {
+    item.place += item.rows;
+    if (item.place >= end) {
+        return false;
+    }
     int next = item.begin() + BLOCKS * keys_of_split(item.row_keys);
     if (next >= item.row_keys) {
-        do {
-            const RowEntry entry = rows_of(params.pass)[++item.index];
-            item.row_keys = entry.num_keys;
-            item.table = entry.table;
-        } while (item.row_keys == 0);
+        int index = item.index + item.rows;
+        while (rows_of(params.pass)[index].num_keys == 0) {
+            ++index;
+        }
+        take_group(params, item, index);
         next = 0;
     }
     item.begin_at(next);
+    return true;
+}
+
+// The first item whose place is this one or behind it; there is none if its place is not before `end`.
+__device__ __forceinline__ Item item_from(const MlaDecodeParams& params, u32 place, u32 end) {
+    Item item = {};
+    item.place = end;
+    if (place < end) {
+        const int index = row_of_item(params.pass, place);
+        const RowEntry entry = rows_of(params.pass)[index];
+        take_group(params, item, index - static_cast<int>(entry.place_in_group()));
+        const u32 first = entry.first_item - entry.place_in_group(), number = (place - first + item.rows - 1) / item.rows;
+        item.place = first + number * item.rows;
+        const int begin = static_cast<int>(number) * BLOCKS * keys_of_split(item.row_keys);
+        item.begin_at(begin);
+        if (begin >= item.row_keys && item.place < end) {
+            // Behind the last item of the group.
+            item.place -= item.rows;
+            item.begin_at(begin - BLOCKS * keys_of_split(item.row_keys));
+            go_on(params, item, end);
+        }
+    }
+    return item;
 }
 
 // The tiles of this block in a number of items, one after another.
 struct Walk {
     Item left;  // of the current item, from the current tile on
-    u32 num_items;
+    u32 end;    // no place of them
     // Goes to the first tile from here on; whether there is one.
     __device__ __forceinline__ bool begin(const MlaDecodeParams& params) {
         while (left.num_keys <= 0) {
-            if (--num_items == 0) {
+            if (!::go_on(params, left, end)) {
                 return false;
             }
-            ::go_on(params, left);
         }
         return true;
     }
@@ -169,7 +200,7 @@ struct Walk {
 // 1 / x of a power of two from 2^-126 to 2^126.
 __device__ __forceinline__ float inverse_of_power(float x) { return __uint_as_float((254u << 23) - __float_as_uint(x)); }
 
-// The items of a cluster: an equal share, one after another.
+// Of the places of a cluster's items the first: an equal share, one after another.
 __device__ __forceinline__ u32 share_of(const MlaDecodeParams& params, u32 cluster) {
     return static_cast<u32>(static_cast<u64>(params.pass->num_items) * cluster / (gridDim.x / BLOCKS));
 }
@@ -205,7 +236,7 @@ struct RowsFp8 {
     static constexpr int ROPE_CHUNKS = CODES ? ROPE / 16 : ROPE / 8;  // 16 bytes each of a row
     static constexpr int ROPE_LOADS = WARP_KEYS * ROPE_CHUNKS / 32;
 
-    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, Item item, u32 num_items) {
+    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, Item item, u32 end) {
         const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
         const uint4* cache = reinterpret_cast<const uint4*>(params.cache);
         // This lane has 16 columns, two chunks of a panel; half of the lanes store the second one first, so that stores of
@@ -228,7 +259,7 @@ struct RowsFp8 {
             const u8* at = reinterpret_cast<const u8*>(cache + place) + LATENT + (CODES ? ROPE : 2 * ROPE);
             scales = CODES ? *reinterpret_cast<const u16*>(at) : *at;
         };
-        Walk walk = {item, num_items};
+        Walk walk = {item, end};
         if (!walk.begin(params)) {
             return;
         }
@@ -293,10 +324,10 @@ struct RowsBf16 {
     static constexpr int LOAD_REGISTERS = 96, SCORE_REGISTERS = 96;
     static constexpr int FILLED = WARPGROUP;  // arrivals, of threads
     // Copies of a lane for each of its warp's keys: 72 chunks of a row, of four rows at once nine rounds.
-    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, Item item, u32 num_items) {
+    static __device__ __forceinline__ void load(const MlaDecodeParams& params, Shared& shared, Item item, u32 end) {
         const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
         const uint4* cache = reinterpret_cast<const uint4*>(params.cache);
-        Walk walk = {item, num_items};
+        Walk walk = {item, end};
         Turn turn;
         for (bool more = walk.begin(params); more; ++turn.count) {
             const u32 place = place_of(params, walk.left, warp, lane);
@@ -321,23 +352,35 @@ struct RowsBf16 {
     }
 };
 
-// Queries of 64 heads of a row. For keys in f16 those of a head are divided by a power of two that brings the largest to 2^14
-// and above; the scores are multiplied by it. Rope keys and their queries are bf16 in any case. By the last `WARPS` warps of
-// those before `end`.
-template <Element ELEMENT, int WARPS>
-__device__ __forceinline__ void load_queries(
-    const MlaDecodeParams& params, Shared& shared, int index, int first_head, int end) {
+// The row of a group and the head that a row of the tiles of queries and sums has. `row` is beyond the group's where there is none.
+struct HeadOfRow {
+    int row;
+    int head;
+};
+
+__device__ __forceinline__ HeadOfRow head_of(const MlaDecodeParams& params, int rows, int first_head, int at) {
+    // More than one row have all heads in one block.
+    const int row = rows > 1 ? at / params.num_heads : 0, head = first_head + at - row * params.num_heads;
+    return {head < params.num_heads ? row : rows, head};
+}
+
+// Queries of 64 heads of a row, or of several rows of fewer. For keys in f16 those of a head are divided by a power of two that brings the largest to 2^14
+// and above; the scores are multiplied by it. Rope keys and their queries are bf16 in any case. Those that ranks have given one another
+// come in f32. By one warpgroup.
+template <Element ELEMENT>
+__device__ __forceinline__ void convert_queries(const MlaDecodeParams& params, Shared& shared, const Item& item, int first_head) {
     constexpr int AT_ONCE = 2;
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int i = AT_ONCE * (end - 1 - static_cast<int>(threadIdx.x / 32)); i < HEADS; i += AT_ONCE * WARPS) {
+    for (int i = AT_ONCE * static_cast<int>(threadIdx.x % WARPGROUP / 32); i < HEADS; i += AT_ONCE * WARPGROUP_WARPS) {
         // Two columns of each panel.
         float2 values[AT_ONCE][PANELS];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; ++j) {
             // Behind the last head it is read again, and its result is not written.
-            const int head = min(first_head + i + j, params.num_heads - 1);
-            const float* from = params.latent_queries + (static_cast<i64>(index) * params.num_heads + head) * WIDTH + 2 * lane;
+            const int at = min(i + j, item.rows * params.num_heads - first_head - 1);
+            const float* from =
+                params.latent_queries + (static_cast<i64>(item.index) * params.num_heads + first_head + at) * WIDTH + 2 * lane;
 #pragma unroll
             for (int panel = 0; panel < PANELS; ++panel) {
                 values[j][panel] = *reinterpret_cast<const float2*>(from + PANEL * panel);
@@ -352,16 +395,15 @@ __device__ __forceinline__ void load_queries(
                 for (int panel = 0; panel < PANELS; ++panel) {
                     largest = fmaxf(largest, fmaxf(fabsf(values[j][panel].x), fabsf(values[j][panel].y)));
                 }
-                // 2^(e - 127) <= largest; the bounds keep both powers normal.
-                const u32 e = max(__float_as_uint(group_max<32>(largest)) >> 23, 15u);
-                const float inverse = __uint_as_float((127 + 14 + 127 - e) << 23);
+                const u32 exponent = query_exponent(group_max<32>(largest));
+                const float inverse = query_factor(exponent);
 #pragma unroll
                 for (int panel = 0; panel < PANELS; ++panel) {
                     values[j][panel].x *= inverse;
                     values[j][panel].y *= inverse;
                 }
                 if (lane == 0) {
-                    shared.query_scales[row] = __uint_as_float((e - 14) << 23);
+                    shared.query_scales[row] = query_power(exponent);
                 }
             }
 #pragma unroll
@@ -375,10 +417,66 @@ __device__ __forceinline__ void load_queries(
     }
 }
 
+// The queries of the tile of an item, by one warpgroup; `phase` of their barrier.
+template <Element ELEMENT>
+__device__ __forceinline__ void load_queries(
+    const MlaDecodeParams& params, Shared& shared, const Item& item, int first_head, u32& phase) {
+    if (!params.queries_are_ready) {
+        convert_queries<ELEMENT>(params, shared, item, first_head);
+        publish_stores();
+        meet<WARPGROUP>(SCORE_GROUP);
+        return;
+    }
+    const int thread = threadIdx.x % WARPGROUP, all = item.rows * params.num_heads, rows = min(all - first_head, HEADS);
+    if (thread == 0) {
+        const u8* from = query_tile(params, item.index) + first_head * QUERY_PITCH;
+        expect_bytes(&shared.asked, rows * QUERY_BYTES);
+#pragma unroll 1
+        for (int panel = 0; panel < PANELS; ++panel) {
+            copy_bytes(shared.queries[panel], from + static_cast<i64>(panel) * all * QUERY_PITCH, rows * QUERY_PITCH, &shared.asked);
+        }
+    }
+    if (ELEMENT == Element::F16 && thread < HEADS) {
+        const i64 first = static_cast<i64>(item.index) * params.num_heads + first_head;
+        shared.query_scales[thread] = query_powers(params)[first + min(thread, rows - 1)];
+    }
+    meet<WARPGROUP>(SCORE_GROUP);
+    wait(&shared.asked, phase);
+    phase ^= 1;
+}
+
+// Rows of the tiles of queries that no head has: what is there is in no result, but is a number.
+__device__ __forceinline__ void clear_queries(Shared& shared) {
+    auto* queries = reinterpret_cast<uint4*>(shared.queries);
+    for (int i = threadIdx.x % WARPGROUP; i < static_cast<int>(sizeof(shared.queries) / 16); i += WARPGROUP) {
+        queries[i] = make_uint4(0, 0, 0, 0);
+    }
+    publish_stores();
+    meet<WARPGROUP>(SCORE_GROUP);
+}
+
+// Of bf16 rows, the values of keys of a tile from `first` on whose score is no number: they are behind the first row of a group, and 0 times
+// them would reach it. The rows that have them among their keys have no numbers as probabilities. By the lanes of the first head.
+__device__ __forceinline__ void clear_values(Shared& shared, int buffer, const float (&scores)[32], int first) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int key = 8 * n + 2 * (threadIdx.x % 4) + i;
+            if (key >= first && !(fabsf(scores[4 * n + i]) < __uint_as_float(0x7f800000u))) {
+#pragma unroll 1
+                for (int at = 0; at < CHUNKS; ++at) {
+                    *reinterpret_cast<uint4*>(shared.keys[buffer][at / 8] + panel_byte(key, at % 8)) = make_uint4(0, 0, 0, 0);
+                }
+            }
+        }
+    }
+}
+
 // A lane has the heads 16w + g and 16w + g + 8, and of every eight keys 2t and 2t + 1.
 template <typename Rows>
 __device__ __forceinline__ void score(
-    const MlaDecodeParams& params, Shared& shared, Item item, u32 first, u32 last, int first_head) {
+    const MlaDecodeParams& params, Shared& shared, Item item, u32 end, int first_head) {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     constexpr bool SCALED = Rows::ELEMENT == Element::F16;
     const float infinity = __uint_as_float(0x7f800000u);
@@ -386,19 +484,31 @@ __device__ __forceinline__ void score(
     float factors[2] = {params.scale * LOG2_E, params.scale * LOG2_E};
     const u64 queries = descriptor(shared_address(shared.queries), 0);
     Turn turn;
-    // The row whose queries are in shared memory.
-    int loaded = item.num_keys > 0 ? item.index : -1;
-    for (u32 number = first;;) {
+    if (params.num_heads % HEADS != 0) {
+        clear_queries(shared);
+    }
+    // The first of the rows whose queries are in shared memory.
+    int loaded = -1;
+    u32 phase = 0;
+    do {
         if (item.num_keys > 0 && item.index != loaded) {
             // All warps have waited for the products of the item before.
             loaded = item.index;
-            load_queries<Rows::ELEMENT, WARPGROUP_WARPS>(params, shared, loaded, first_head, 2 * WARPGROUP_WARPS);
-            publish_stores();
-            meet<WARPGROUP>(SCORE_GROUP);
+            load_queries<Rows::ELEMENT>(params, shared, item, first_head, phase);
         }
-        if constexpr (SCALED) {
+        if (SCALED && item.num_keys > 0) {
             factors[0] = params.scale * LOG2_E * shared.query_scales[row];
             factors[1] = params.scale * LOG2_E * shared.query_scales[row + 8];
+        }
+        // Keys of the split that the rows of both heads have.
+        int own_keys[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            own_keys[r] = item.num_keys;
+            if (item.rows > 1) {
+                const int of_group = min(head_of(params, item.rows, first_head, row + 8 * r).row, item.rows - 1);
+                own_keys[r] = min(item.row_keys - (item.rows - 1 - of_group) - item.first_key, item.num_keys);
+            }
         }
         // In base 2; the sum is this lane's part.
         float largest[2] = {-infinity, -infinity}, total[2] = {};
@@ -427,8 +537,12 @@ __device__ __forceinline__ void score(
             // The rope keys were read by all warps: probabilities take their place.
             meet<WARPGROUP>(SCORE_GROUP);
 
+            if constexpr (!SCALED) {
+                if (item.rows > 1 && row == 0 && own_keys[0] < (tile + 1) * KEYS) {
+                    clear_values(shared, buffer, scores, own_keys[0] - tile * KEYS);
+                }
+            }
             float peaks[2] = {-infinity, -infinity};
-            const int left = item.num_keys - tile * KEYS;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n) {
                 float4 scales;
@@ -441,7 +555,7 @@ __device__ __forceinline__ void score(
                     if constexpr (SCALED) {
                         weighed = __fmaf_rn(weighed, i % 2 ? scales.y : scales.x, i % 2 ? scales.w : scales.z);
                     }
-                    scores[4 * n + i] = 8 * n + 2 * t + i % 2 < left ? weighed : -infinity;
+                    scores[4 * n + i] = tile * KEYS + 8 * n + 2 * t + i % 2 < own_keys[i / 2] ? weighed : -infinity;
                     peaks[i / 2] = fmaxf(peaks[i / 2], scores[4 * n + i]);
                 }
             }
@@ -486,11 +600,7 @@ __device__ __forceinline__ void score(
             publish_stores();
             arrive(&shared.weighed[buffer]);
         }
-        if (++number == last) {
-            return;
-        }
-        go_on(params, item);
-    }
+    } while (go_on(params, item, end));
 }
 
 // 2^-exponent, of an exponent from -64 to 114, times which the largest of a head's sums is from 2^14 to below 2^15, or less.
@@ -543,14 +653,18 @@ __device__ __forceinline__ void give_sums(Shared& shared, int buffer, const floa
 
 // Merges the splits of an item, in their order, of this block's share of the heads; `buffers` has a bit for each block, the tile in
 // whose place its sums are. By both warpgroups that add values.
-__device__ __forceinline__ void merge(const MlaDecodeParams& params, Shared& shared, u32 number, int splits, u32 buffers, int first_head) {
+__device__ __forceinline__ void merge(const MlaDecodeParams& params, Shared& shared, const Item& item, u32 buffers, int first_head) {
     constexpr int THREADS_OF_MERGE = 2 * WARPGROUP, HEADS_AT_ONCE = THREADS_OF_MERGE / CHUNKS;
     const int thread = threadIdx.x % THREADS_OF_MERGE, chunk = thread % CHUNKS;
 #pragma unroll 1
     for (int i = 0; i < MERGED_HEADS; i += HEADS_AT_ONCE) {
-        const int row = rank_of_block() * MERGED_HEADS + i + thread / CHUNKS, head = first_head + row;
-        if (head >= params.num_heads) {
-            return;
+        const int row = rank_of_block() * MERGED_HEADS + i + thread / CHUNKS;
+        const HeadOfRow own = head_of(params, item.rows, first_head, row);
+        // Rows before the last one may have ended before the item.
+        const int split = keys_of_split(item.row_keys), left = item.row_keys - (item.rows - 1 - own.row) - item.begin();
+        const int splits = min((left + split - 1) / split, BLOCKS);
+        if (own.row >= item.rows || left <= 0) {
+            continue;
         }
         // All are set, so that none waits in registers for the next item.
         float2 statistics[BLOCKS] = {};
@@ -580,7 +694,7 @@ __device__ __forceinline__ void merge(const MlaDecodeParams& params, Shared& sha
                 }
             }
         }
-        const i64 place = static_cast<i64>(number) * params.num_heads + head;
+        const i64 place = static_cast<i64>(item.place + own.row) * params.num_heads + own.head;
         *reinterpret_cast<uint4*>(static_cast<f16*>(params.latents) + place * LATENT + 8 * chunk) = make_uint4(
             f16_pair_of(sums[0], sums[1]), f16_pair_of(sums[2], sums[3]), f16_pair_of(sums[4], sums[5]), f16_pair_of(sums[6], sums[7]));
         if (chunk == 0) {
@@ -593,13 +707,14 @@ __device__ __forceinline__ void merge(const MlaDecodeParams& params, Shared& sha
 // Sums of 256 columns, not yet divided by the sum of probabilities, and the merge of an item's splits.
 template <Element ELEMENT>
 __device__ __forceinline__ void add_values(
-    const MlaDecodeParams& params, Shared& shared, Item item, u32 first, u32 last, int first_head, int half) {
+    const MlaDecodeParams& params, Shared& shared, Item item, u32 end, int first_head, int half) {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
     const int row = 16 * warp + lane / 4;
     Turn turn;
     // Bit r: where block r has the first tile of its next split.
     u32 buffers = 0;
-    for (u32 number = first;;) {
+    u32 phase = 0;
+    do {
         const int tiles = item.tiles();
         float sums[2][HALF / 4] = {};
         for (int tile = 0; tile < tiles; ++tile, ++turn.count) {
@@ -642,17 +757,14 @@ __device__ __forceinline__ void add_values(
             buffers ^= (min(max(left - r * split, 0), split) + KEYS - 1) / KEYS % 2 << r;
         }
         const int splits = min((left + split - 1) / split, BLOCKS);
-        wait_for_cluster(shared_address(&shared.given), (number - first) & 1);
-        merge(params, shared, number, splits, ~buffers, first_head);
+        wait_for_cluster(shared_address(&shared.given), phase);
+        phase ^= 1;
+        merge(params, shared, item, ~buffers, first_head);
         __syncwarp();
         if (lane < splits) {
             arrive_in_cluster(address_in_block(shared_address(&shared.emptied[~buffers >> lane & 1]), lane));
         }
-        if (++number == last) {
-            return;
-        }
-        go_on(params, item);
-    }
+    } while (go_on(params, item, end));
 }
 
 template <typename Rows>
@@ -660,7 +772,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     static_assert(Rows::LOAD_REGISTERS + Rows::SCORE_REGISTERS + 2 * VALUE_REGISTERS == 512);
     extern __shared__ __align__(1024) u8 memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const u32 cluster = blockIdx.x / BLOCKS, first = share_of(params, cluster), last = share_of(params, cluster + 1);
+    const u32 cluster = blockIdx.x / BLOCKS, end = share_of(params, cluster + 1);
     const int role = threadIdx.x / WARPGROUP, first_head = blockIdx.y * HEADS;
     if (threadIdx.x == 0) {
 #pragma unroll
@@ -669,34 +781,26 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
             create_barrier(&shared.weighed[buffer], WARPGROUP_WARPS);
             create_barrier(&shared.emptied[buffer], BLOCKS * 2 * WARPGROUP_WARPS);
         }
+        create_barrier(&shared.asked, 1);
         create_barrier(&shared.given, BLOCKS * 2 * WARPGROUP_WARPS);
     }
     meet_cluster();
     if (threadIdx.x == THREADS - 1) {
         fetch_ahead(params.ahead, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
     }
-    if (first == last) {
+    const Item item = item_from(params, share_of(params, cluster), end);
+    if (item.place >= end) {
         return;
     }
-    const Item item = item_of(params, first);
     if (role == 0) {
         leave_registers<Rows::LOAD_REGISTERS>();
-        Rows::load(params, shared, item, last - first);
+        Rows::load(params, shared, item, end);
+    } else if (role == 1) {
+        leave_registers<Rows::SCORE_REGISTERS>();
+        score<Rows>(params, shared, item, end, first_head);
     } else {
-        if (item.num_keys > 0) {
-            // All that wait for the first keys.
-            constexpr int OTHERS = THREADS - WARPGROUP;
-            load_queries<Rows::ELEMENT, OTHERS / 32>(params, shared, item.index, first_head, THREADS / 32);
-            publish_stores();
-            meet<OTHERS>(FIRST_GROUP);
-        }
-        if (role == 1) {
-            leave_registers<Rows::SCORE_REGISTERS>();
-            score<Rows>(params, shared, item, first, last, first_head);
-        } else {
-            take_registers<VALUE_REGISTERS>();
-            add_values<Rows::ELEMENT>(params, shared, item, first, last, first_head, role - 2);
-        }
+        take_registers<VALUE_REGISTERS>();
+        add_values<Rows::ELEMENT>(params, shared, item, end, first_head, role - 2);
     }
     // A block stays until the others have read its sums.
     __syncwarp();

@@ -154,6 +154,10 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
     } else if kernel.name == kernels::wgmma_mla_expand::KERNEL.name {
         // A panel of 64 values of C.
         assert!(lines(" HGMMA.64x256x16.F32.BF16") >= 4, "{arch}");
+    } else if kernel.name == kernels::wgmma_mla_absorb::KERNEL.name {
+        // Eight steps of three terms; the weights of a warp's columns; a cluster meets twice where heads are scaled.
+        assert!(lines(" HMMA.16816.F32.BF16") >= 8 * 3 * functions, "{arch}");
+        assert!(lines(" LDSM.16.MT88.4") >= 8 * functions && lines(" UCGABAR_WAIT") >= 2, "{arch}");
     } else if kernel.name.starts_with("wgmma_") {
         // Scores of 9 panels by 4 steps, the last panel in bf16 whatever the others are, and values of two times 128 columns by 4
         // steps.

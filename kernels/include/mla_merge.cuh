@@ -22,7 +22,9 @@ __device__ __forceinline__ void merge_row(
     const int odd = threadIdx.x / COLUMNS, column = 4 * (threadIdx.x % COLUMNS);
     const RowEntry entry = rows_of(params.pass)[index];
     const int num_items = items_of(params, entry);
-    const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
+    const i64 first_place = static_cast<i64>(entry.first_item) * params.num_heads + head;
+    const int step = static_cast<int>(entry.group_rows()) * params.num_heads;
+    const auto place_of = [&](int i) { return first_place + static_cast<i64>(i) * step; };
     const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
     const Sum* latents = static_cast<const Sum*>(params.latents);
     float largest = -__uint_as_float(0x7f800000u);
@@ -90,7 +92,9 @@ __device__ __forceinline__ void merge_row(
         entry = rows_of(params.pass)[first + row];
     }
     const int num_items = items_of(params, entry);
-    const auto place_of = [&](int i) { return static_cast<i64>(entry.first_item + i) * params.num_heads + head; };
+    const i64 first_place = static_cast<i64>(entry.first_item) * params.num_heads + head;
+    const int step = static_cast<int>(entry.group_rows()) * params.num_heads;
+    const auto place_of = [&](int i) { return first_place + static_cast<i64>(i) * step; };
     const float2* statistics = reinterpret_cast<const float2*>(params.statistics);
     const Sum* latents = static_cast<const Sum*>(params.latents);
     float largest = -__uint_as_float(0x7f800000u);

@@ -21,9 +21,15 @@ constexpr int MAX_LATENT = 512;
 // A row of a pass.
 struct RowEntry {
     u32 row;         // of the step
-    u32 first_item;  // of the pass; the row has `items_of` of them
+    u32 first_item;  // of the pass; the row has `items_of` of them, `group_rows` apart
     u32 num_keys;    // keys it attends to; 0: its result is 0
     u32 table;       // index of its sequence's first block id
+    u32 group;       // rows of its group, and from the 16th bit on its place among them
+
+    // Rows of one sequence that follow each other, with one key more each, may be a group: their items, as many as those of the last one, lie
+    // side by side. Their splits begin at the same keys.
+    __device__ __forceinline__ u32 group_rows() const { return group & 0xffff; }
+    __device__ __forceinline__ u32 place_in_group() const { return group >> 16; }
 };
 
 // A pass as the host wrote it, followed by its rows.
@@ -64,6 +70,8 @@ struct MlaDecodeParams {
     float scale;              // factor on scores
     Part part;                // of the keys and heads
     int splits;               // of an item
+    int queries_are_ready;    // latent_queries are as in mla_queries.cuh
+    int padding;
     Ahead ahead;              // fetched by the decode kernel of Hopper
 };
 
@@ -92,7 +100,7 @@ __device__ __forceinline__ int items_of(const MlaDecodeParams& params, const Row
     return (static_cast<int>(entry.num_keys) + keys - 1) / keys;
 }
 
-// The entry of an item: the last row that begins at it or before. Rows without items begin where the next one does. A call of whole warps,
+// The last row that begins at it or before. Rows without items begin where the next one does. A call of whole warps,
 // whose lanes look at 32 rows at once: a search by halves would wait for the memory at each of its steps.
 __device__ __forceinline__ int row_of_item(const Pass* pass, u32 item) {
     const int lane = threadIdx.x % 32, num_rows = pass->num_rows;
@@ -103,4 +111,23 @@ __device__ __forceinline__ int row_of_item(const Pass* pass, u32 item) {
         begun += __popc(__ballot_sync(0xffffffffu, begins));
     }
     return begun - 1;
+}
+
+// Of whose row an item is, and its number among the row's, which has as many or fewer.
+struct ItemPlace {
+    int row;  // of the pass
+    int number;
+    RowEntry entry;
+};
+
+// As `row_of_item`.
+__device__ __forceinline__ ItemPlace item_at(const MlaDecodeParams& params, u32 item) {
+    ItemPlace place;
+    place.row = row_of_item(params.pass, item);
+    place.entry = rows_of(params.pass)[place.row];
+    const u32 rows = place.entry.group_rows(), first = place.entry.first_item - place.entry.place_in_group();
+    place.row += static_cast<int>((item - first) % rows) - static_cast<int>(place.entry.place_in_group());
+    place.entry = rows_of(params.pass)[place.row];
+    place.number = static_cast<int>((item - first) / rows);
+    return place;
 }

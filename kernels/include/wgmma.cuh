@@ -188,6 +188,19 @@ __device__ __forceinline__ void arrive_with_copies(u64* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// One arrival, and so many bytes that copies will bring before the phase can end.
+__device__ __forceinline__ void expect_bytes(u64* barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Begins a copy of bytes, a multiple of 16, that reports to a barrier; both addresses are multiples of 16 (PTX ISA, cp.async.bulk).
+__device__ __forceinline__ void copy_bytes(void* to, const void* from, u32 bytes, u64* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :
+                 : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 // Waits for the end of the phase of this parity; that of the phase before the first one, 1, has ended.
 __device__ __forceinline__ void wait(u64* barrier, u32 parity) {
     u32 ended;

@@ -10,7 +10,7 @@ use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
     mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill,
-    wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
+    wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -129,6 +129,8 @@ pub struct Attention {
     /// Splits of an item, and clusters that have an item each at once where there is more than one.
     splits: usize,
     clusters: u32,
+    /// Most rows of a group.
+    group_rows: usize,
     /// Where this rank has a part of every block.
     parts: Option<ContextParts>,
     /// Shared by the two forms, which run one after the other.
@@ -261,6 +263,11 @@ impl Attention {
             multiprocessors: stream.multiprocessors(),
             splits,
             clusters,
+            group_rows: if clusters > 0 && parts.is_none() {
+                wgmma_mla_decode::group_rows(shape.num_heads)
+            } else {
+                1
+            },
             parts,
             scratch,
             words: Vec::new(),
@@ -286,8 +293,9 @@ impl Attention {
         let mut planned_items = 0;
         for segment in &plan.absorbed {
             self.check(segment)?;
-            for (row, num_keys) in segment.rows.clone().zip(segment.first_position + 1..) {
-                let (own_keys, most_items) = self.keys(num_keys);
+            let (mut row, mut num_keys) = (segment.rows.start, segment.first_position + 1);
+            while row < segment.rows.end {
+                let (_, most_items) = self.keys(num_keys);
                 if most_items > self.capacity.items {
                     let world = self.parts.map_or(1, |parts| parts.block.share().world);
                     let limit = self.capacity.items * self.splits * mla_decode::SPLIT * world;
@@ -299,18 +307,34 @@ impl Attention {
                     pass = self.begin_pass();
                     planned_items = 0;
                 }
-                let (first_item, table) = (self.words[pass + 1], segment.block_table.start);
-                self.words.extend([row as u32, first_item, own_keys as u32, table as u32]);
-                self.words[pass] += 1;
-                self.words[pass + 1] += mla_decode::items_of(own_keys, self.splits) as u32;
-                planned_items += most_items;
+                let free_rows = self.capacity.absorbed_rows - self.words[pass] as usize;
+                let free_items = self.capacity.items - planned_items;
+                let most = self.group_rows.min(free_rows).min(segment.rows.end - row);
+                let rows = self.rows_of_group(num_keys, most, free_items);
+                let (own_keys, most_items) = self.keys(num_keys + rows - 1);
+                let (first_item, table) = (self.words[pass + 1], segment.block_table.start as u32);
+                for place in 0..rows {
+                    self.words.extend_from_slice(bytemuck::cast_slice(&[mla_decode::RowEntry {
+                        row: (row + place) as u32,
+                        first_item: first_item + place as u32,
+                        num_keys: (own_keys + place + 1 - rows) as u32,
+                        table,
+                        group: rows as u32 | (place as u32) << 16,
+                    }]));
+                }
+                self.words[pass] += rows as u32;
+                self.words[pass + 1] += (rows * mla_decode::items_of(own_keys, self.splits)) as u32;
+                planned_items += rows * most_items;
+                (row, num_keys) = (row + rows, num_keys + rows);
             }
         }
         for row in plan.num_rows()..padded_rows {
             if self.words[pass] as usize == self.capacity.absorbed_rows {
                 pass = self.begin_pass();
             }
-            self.words.extend([row as u32, self.words[pass + 1], 0, 0]);
+            let first_item = self.words[pass + 1];
+            let entry = mla_decode::RowEntry { row: row as u32, first_item, num_keys: 0, table: 0, group: 1 };
+            self.words.extend_from_slice(bytemuck::cast_slice(&[entry]));
             self.words[pass] += 1;
         }
         for segment in &plan.expanded {
@@ -323,6 +347,16 @@ impl Attention {
             self.spread(rows);
         }
         Ok(&self.words)
+    }
+
+    /// Rows of a group, up to `most`, whose first one has so many keys; with so many items left.
+    fn rows_of_group(&self, num_keys: usize, most: usize, free_items: usize) -> usize {
+        let fits = |rows: &usize| {
+            let last = num_keys + rows - 1;
+            mla_decode::have_same_splits(num_keys, last, self.splits)
+                && rows * self.keys(last).1 <= free_items
+        };
+        (1..=most).rev().find(fits).unwrap_or(1)
     }
 
     /// Keys of a row of so many that are on this rank, and the most items that a rank has of them.
@@ -442,10 +476,14 @@ impl Attention {
                 scale: shape.scale,
                 part: Part::WHOLE,
                 splits: self.splits as u32,
+                queries_are_ready: 0,
+                padding: 0,
                 ahead: at.ahead,
             };
+            let ready = self.absorb_for_decode(shape, at.cache_shape.dtype);
             let Some(ContextParts { exchange, .. }) = &self.parts else {
-                let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows);
+                let params = mla_decode::Params { queries_are_ready: u32::from(ready.is_some()), ..params };
+                let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows, ready);
                 stream.launch(absorb, launch, &params)?;
                 stream.launch(decode, decode_launch, &params)?;
                 let (combine, launch) = self.combine(shape, rows, types);
@@ -462,9 +500,10 @@ impl Attention {
                         attended: values,
                         rounded: 0,
                         part: Part::HEADS,
+                        queries_are_ready: u32::from(ready.is_some()),
                         ..params
                     };
-                    let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows);
+                    let (absorb, launch) = self.absorb(shape, kv_up.dtype, rows, ready);
                     stream.launch(absorb, launch, &params)?;
                     stream.launch(decode, decode_launch, &params)?;
                     let (combine, launch) = self.combine(shape, rows, types);
@@ -481,7 +520,7 @@ impl Attention {
                         part: Part::LATENTS,
                         ..params
                     };
-                    let (absorb, launch) = self.absorb(&self.shape, kv_up.dtype, rows);
+                    let (absorb, launch) = self.absorb(&self.shape, kv_up.dtype, rows, None);
                     stream.launch(absorb, launch, &own)?;
                     exchange.queries(stream, &given(queries, latent_queries))?;
                     stream.launch(decode, decode_launch, &params)?;
@@ -496,9 +535,22 @@ impl Attention {
         Ok(())
     }
 
-    /// The kernel of the queries in the latent space, and its launch for passes of so many rows.
-    fn absorb(&self, shape: &MlaShape, kv_up: KvUpType, rows: usize) -> (&'static str, LaunchShape) {
+    /// The function that leaves queries as the kernel of the items takes them, if there is one.
+    fn absorb_for_decode(&self, shape: &MlaShape, cache: CacheDtype) -> Option<&'static str> {
+        (self.clusters > 0).then(|| wgmma_mla_absorb::function(shape, cache))?
+    }
+
+    /// The kernel of the queries in the latent space, `ready` if there is one for the kernel of the items, and its launch for passes of so
+    /// many rows.
+    fn absorb(
+        &self,
+        shape: &MlaShape,
+        kv_up: KvUpType,
+        rows: usize,
+        ready: Option<&'static str>,
+    ) -> (&'static str, LaunchShape) {
         match kv_up {
+            KvUpType::Bf16 if let Some(function) = ready => (function, wgmma_mla_absorb::launch(shape, rows)),
             KvUpType::Bf16 if self.arithmetic.are_rounded() && tiled_mla_absorb::takes(shape) => {
                 (tiled_mla_absorb::FUNCTION, tiled_mla_absorb::launch(shape, rows))
             }

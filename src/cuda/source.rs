@@ -15,6 +15,8 @@ const HEADERS: &[(&str, &str)] = &[
     ("linear_write.cuh", include_str!("../../kernels/include/linear_write.cuh")),
     ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
     ("cluster.cuh", include_str!("../../kernels/include/cluster.cuh")),
+    ("mla_absorb.cuh", include_str!("../../kernels/include/mla_absorb.cuh")),
+    ("mla_queries.cuh", include_str!("../../kernels/include/mla_queries.cuh")),
     ("mla_merge.cuh", include_str!("../../kernels/include/mla_merge.cuh")),
     ("mla_pass.cuh", include_str!("../../kernels/include/mla_pass.cuh")),
     ("mla_slab.cuh", include_str!("../../kernels/include/mla_slab.cuh")),

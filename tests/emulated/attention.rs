@@ -6,8 +6,8 @@ use bytemuck::Zeroable;
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::mla_decode::{self, CombineTypes, SPLIT};
 use perigee_cuda::kernels::{
-    mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_decode,
-    wgmma_mla_expand,
+    mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb,
+    wgmma_mla_decode, wgmma_mla_expand,
 };
 use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
@@ -541,11 +541,14 @@ fn latent_queries_of_tensor_cores_are_those_of_f32() {
             [&query, &rotations].map(|values| stream.store("absorb", values).unwrap().address);
         let kv_up = stream.store("absorb", &up).unwrap().address;
         let row_values = num_heads * (latent + rope);
-        let mut absorb = |tensor_cores: bool, rows: &[u32]| {
-            let entries = rows.iter().flat_map(|row| [*row, 0, u32::from(row % 5 != 4), 0]);
+        // `pairs`: every two rows are a group.
+        let params_of = |stream: &mut Stream<TestDriver>, rows: &[u32], pairs: bool| {
+            let group = |at: usize| if pairs { 2 | (at as u32 % 2) << 16 } else { 1 };
+            let entries = rows.iter().enumerate();
+            let entries = entries.flat_map(|(at, row)| [*row, 0, u32::from(row % 5 != 4), 0, group(at)]);
             let words: Vec<u32> = [rows.len() as u32, 0].into_iter().chain(entries).collect();
             let out = stream.zeros("absorb", 4 * rows.len() * row_values).unwrap().address;
-            let params = mla_decode::Params {
+            mla_decode::Params {
                 query,
                 rotations,
                 kv_up,
@@ -557,13 +560,16 @@ fn latent_queries_of_tensor_cores_are_those_of_f32() {
                 value: shape.v_head_dim as i32,
                 latent: latent as i32,
                 ..mla_decode::Params::zeroed()
-            };
+            }
+        };
+        let mut absorb = |tensor_cores: bool, rows: &[u32]| {
+            let params = params_of(&mut stream, rows, false);
             let (function, launch) = match tensor_cores {
                 true => (tiled_mla_absorb::FUNCTION, tiled_mla_absorb::launch(&shape, rows.len())),
                 false => ("mla_absorb_bf16", mla_decode::absorb_launch(&shape, rows.len())),
             };
             stream.launch(function, launch, &params).unwrap();
-            stream.read::<f32>(out, rows.len() * row_values).unwrap()
+            stream.read::<f32>(params.latent_queries, rows.len() * row_values).unwrap()
         };
         let all: Vec<u32> = (0..total as u32).rev().collect();
         let (got, exact) = (absorb(true, &all), absorb(false, &all));
@@ -572,6 +578,41 @@ fn latent_queries_of_tensor_cores_are_those_of_f32() {
         for place in [0, 7, 8, 19] {
             let alone = absorb(true, &all[place..place + 1]);
             assert!(alone == got[place * row_values..(place + 1) * row_values], "{arch}: row {place} alone");
+        }
+        for (cache, pairs) in [(fp8(true, false), true), (CacheDtype::Bf16, false)] {
+            if arch == Arch::Sm90a {
+                let params = params_of(&mut stream, &all, pairs);
+                let function = wgmma_mla_absorb::function(&shape, cache).unwrap();
+                stream.launch(function, wgmma_mla_absorb::launch(&shape, total), &params).unwrap();
+                let words = stream.read::<u16>(params.latent_queries, 2 * total * row_values).unwrap();
+                check_operands(&words, &got, num_heads, if pairs { 2 } else { 1 }, cache != CacheDtype::Bf16);
+            }
+        }
+    }
+}
+
+/// What `mla_queries.cuh` says of rows in groups of so many: `queries` [A, H, 576], in 16 bits at the places of the swizzle, and with
+/// `scaled` latents in f16 and powers of two behind them.
+fn check_operands(words: &[u16], queries: &[f32], num_heads: usize, group: usize, scaled: bool) {
+    const WIDTH: usize = 576;
+    for (at, head) in queries.chunks(WIDTH).enumerate() {
+        let (row, first) = (at % (group * num_heads), at / (group * num_heads) * group * num_heads * WIDTH);
+        let largest = head.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        let exponent = (largest.to_bits() >> 23).max(15);
+        let factor = if scaled { f32::from_bits((127 + 14 + 127 - exponent) << 23) } else { 1.0 };
+        for (column, value) in head.iter().enumerate() {
+            let (panel, chunk) = (column / 64, column % 64 / 8);
+            let place = first + (panel * group * num_heads + row) * 64 + (chunk ^ (row % 8)) * 8 + column % 8;
+            let expected = match scaled && panel < 8 {
+                true => half::f16::from_f32(value * factor).to_bits(),
+                false => half::bf16::from_f32(value * factor).to_bits(),
+            };
+            assert_eq!(words[place], expected, "head {at}, column {column}");
+        }
+        if scaled {
+            let power = &words[queries.len() + 2 * at..][..2];
+            let power = f32::from_bits(u32::from(power[0]) | u32::from(power[1]) << 16);
+            assert_eq!(power * factor, 1.0, "head {at}");
         }
     }
 }
@@ -607,7 +648,7 @@ fn items_combine_on_tensor_cores_as_in_f32() {
             let mut words = vec![rows.len() as u32, 0];
             for (row, keys) in lengths.iter().enumerate().take(rows.end).skip(rows.start) {
                 let first_item: usize = lengths[..row].iter().map(items_of).sum();
-                words.extend([(row - rows.start) as u32, first_item as u32, *keys, 0]);
+                words.extend([(row - rows.start) as u32, first_item as u32, *keys, 0, 1]);
             }
             let out = stream.zeros("combine", 4 * rows.len() * row_values).unwrap().address;
             let params = mla_decode::Params {
@@ -660,6 +701,43 @@ fn queries_and_latents_of_any_size_keep_their_precision() {
     }
 }
 
+/// Rows of one sequence, as drafts are verified in, share a block of Hopper's kernel where ranks have few heads each: every row has the bits
+/// that it has alone, also where a group has to end, and where its last rows have an item or a split more than the first.
+#[test]
+fn rows_that_share_keys_have_the_bits_of_rows_alone() {
+    let rows = [(0, 61..68), (0, 253..262), (1, 510..516), (2, 2046..2051)];
+    for (num_heads, dtype, seed) in
+        [(16, fp8(true, false), 9), (8, CacheDtype::Bf16, 10), (20, fp8(true, true), 11)]
+    {
+        let world = World::new(MlaShape { num_heads, ..KIMI }, dtype, KvUpType::Bf16, 64).rounded();
+        let plain = Way { arch: Arch::Sm90a, ..PLAIN };
+        let chunks: Vec<Chunk> =
+            rows.iter().map(|(sequence, rows)| absorbed(*sequence, rows.clone())).collect();
+        let way = Way { seed: Some(seed), races: num_heads == 8, ..plain };
+        world.check(&chunks[..2], &plain);
+        let Some(together) = world.bits(&chunks, &way) else { return };
+        let alone = chunks.iter().flat_map(|chunk| {
+            let rows = chunk.positions.clone().map(|at| absorbed(chunk.sequence, at..at + 1));
+            rows.flat_map(|row| world.bits(&[row], &plain).unwrap()).collect::<Vec<_>>()
+        });
+        assert!(together.into_iter().eq(alone), "{num_heads} heads");
+    }
+    let Some(mut stream) = stream(&Way { arch: Arch::Sm90a, ..PLAIN }) else { return };
+    let mut groups = |num_heads: usize, parts: &[Chunk]| {
+        let world =
+            World::new(MlaShape { num_heads, ..KIMI }, fp8(true, false), KvUpType::Bf16, 64).rounded();
+        let step = world.step(parts);
+        let words = world.attention(&mut stream, &PLAIN).lists(&step.plan, 0).unwrap().to_vec();
+        let rows = words[mla_decode::PASS_WORDS..].chunks(mla_decode::ROW_WORDS);
+        rows.map(|row| (row[4] & 0xffff, row[4] >> 16)).collect::<Vec<_>>()
+    };
+    assert_eq!(groups(16, &[absorbed(0, 9..11)]), [(2, 0), (2, 1)]);
+    // At most four of 16 heads, and not across 256 keys.
+    let of_nine = [(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2), (4, 3), (2, 0), (2, 1)];
+    assert_eq!(groups(16, &[absorbed(0, 253..262)]), of_nine);
+    assert_eq!(groups(64, &[absorbed(0, 9..11)]), [(1, 0), (1, 0)]);
+}
+
 /// What decides the speed of decode and can be counted. An SM of an H200 reads 35 clocks for a row of FP8, in which it issues
 /// 141 instructions of a warp; tensor cores by mma.sync are busy for 55 clocks with the 64 heads of a key.
 #[test]
@@ -670,15 +748,16 @@ fn decode_issues_little_beside_the_tensor_cores() {
     for (dtype, function, launch, allowed) in [
         (fp8(true, false), "tiled_mla_decode_fp8_32", tiled, 330.0),
         (CacheDtype::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
-        (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 150.0),
-        (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 155.0),
-        (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 105.0),
+        (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 137.0),
+        (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 142.0),
+        (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 101.0),
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
-        let arch = if function.starts_with("wgmma") { Arch::Sm90a } else { Arch::Sm89 };
+        let is_hopper = function.starts_with("wgmma");
+        let arch = if is_hopper { Arch::Sm90a } else { Arch::Sm89 };
         let Some(mut stream) = stream(&Way { arch, ..PLAIN }) else { return };
         // The first item of a long context.
-        let splits = if arch == Arch::Sm90a { wgmma_mla_decode::SPLITS } else { 1 };
+        let splits = if is_hopper { wgmma_mla_decode::SPLITS } else { 1 };
         let keys = (8 * splits + 1) * SPLIT;
         let step = world.step(&[absorbed(0, keys - 1..keys)]);
         let mut attention = world.attention(&mut stream, &PLAIN);
@@ -690,7 +769,16 @@ fn decode_issues_little_beside_the_tensor_cores() {
             cache: at.cache,
             block_tables: at.block_tables,
             pass: at.lists,
-            latent_queries: stream.store("queries", &vec![0.5f32; 64 * 576]).unwrap().address,
+            latent_queries: match is_hopper {
+                // In 16 bits, and powers of two behind them.
+                true => {
+                    stream.store("queries", &[vec![0x3800_3800u32; 32 * 576], vec![0x3f80_0000; 64]].concat())
+                }
+                false => stream.store("queries", &vec![0x3f00_0000u32; 64 * 576]),
+            }
+            .unwrap()
+            .address,
+            queries_are_ready: u32::from(is_hopper),
             statistics: stream.allocate("statistics", 2 * 4 * 64).unwrap().address,
             latents: stream.allocate("latents", 4 * 64 * 512).unwrap().address,
             num_heads: 64,
@@ -939,7 +1027,7 @@ fn launches_serve_the_lists_of_later_steps() {
     let row = world.row_values();
     let padded = StepPlan { absorbed: step.plan.absorbed[1..2].to_vec(), ..step.plan.clone() };
     let one = attention.lists(&padded, 0).unwrap().to_vec();
-    let entry = |row: u32, first_item: u32| [row, first_item, 0, 0];
+    let entry = |row: u32, first_item: u32| [row, first_item, 0, 0, 1];
     let mut words = vec![one[0] + 2, one[1]];
     words.extend(entry(0, 0));
     words.extend(&one[mla_decode::PASS_WORDS..]);

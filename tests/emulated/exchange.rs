@@ -123,7 +123,7 @@ impl Ranks {
         }
         let mut list = vec![num_rows as u32, 0];
         for row in &rows {
-            let entry = RowEntry { row: *row, first_item: 0, num_keys: 1, table: 0 };
+            let entry = RowEntry { row: *row, first_item: 0, num_keys: 1, table: 0, group: 1 };
             list.extend_from_slice(bytemuck::cast_slice(&[entry]));
         }
         let memory = (0..world)

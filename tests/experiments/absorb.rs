@@ -2,12 +2,14 @@
 
 use bytemuck::Zeroable;
 use perigee_cuda::kernels::mla_decode::{self, CombineTypes};
-use perigee_cuda::kernels::{tiled_mla_absorb, tiled_mla_combine};
-use perigee_ops::MlaShape;
+use perigee_cuda::kernels::{tiled_mla_absorb, tiled_mla_combine, wgmma_mla_absorb};
+use perigee_numbers::quant::CachedRowFormat;
+use perigee_ops::{CacheDtype, MlaShape};
 
 use super::{device, micros, on_gpu};
 use crate::emulated::attention::KIMI;
 
+const FP8: CacheDtype = CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes: false });
 /// Layers, so that no weights are left in the second cache.
 const LAYERS: usize = 8;
 
@@ -21,7 +23,7 @@ pub(super) fn run() -> Option<String> {
         (0..LAYERS).map(|_| stream.zeros("absorb", 2 * columns * latent).unwrap().address).collect();
     let mut found = Vec::new();
     for rows in [1, 8, 64] {
-        let entries = (0..rows as u32).flat_map(|row| [row, 0, 1, 0]);
+        let entries = (0..rows as u32).flat_map(|row| [row, 0, 1, 0, 1]);
         let words: Vec<u32> = [rows as u32, 0].into_iter().chain(entries).collect();
         let params = mla_decode::Params {
             query: stream.zeros("absorb", 4 * rows * num_heads * (nope + rope)).unwrap().address,
@@ -43,7 +45,11 @@ pub(super) fn run() -> Option<String> {
         };
         let products = time("mla_absorb_bf16", mla_decode::absorb_launch(&shape, rows));
         let cores = time(tiled_mla_absorb::FUNCTION, tiled_mla_absorb::launch(&shape, rows));
-        found.push(format!("{rows} rows: f32 {products:.1} us, tensor cores {cores:.1} us"));
+        let operands = wgmma_mla_absorb::function(&shape, FP8)
+            .map(|function| time(function, wgmma_mla_absorb::launch(&shape, rows)))?;
+        found.push(format!(
+            "{rows} rows: f32 {products:.1} us, tensor cores {cores:.1} us, as operands {operands:.1} us"
+        ));
     }
     Some(found.join("; "))
 }
@@ -58,7 +64,7 @@ pub(super) fn combine() -> Option<String> {
         .collect();
     let mut found = Vec::new();
     for rows in [1, 8, 64] {
-        let entries = (0..rows as u32).flat_map(|row| [row, 2 * row, 256, 0]);
+        let entries = (0..rows as u32).flat_map(|row| [row, 2 * row, 256, 0, 1]);
         let words: Vec<u32> = [rows as u32, 2 * rows as u32].into_iter().chain(entries).collect();
         let params = mla_decode::Params {
             splits: 1,

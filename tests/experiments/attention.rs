@@ -16,9 +16,9 @@ const SPLITS_OF_ITEM: usize = wgmma_mla_decode::SPLITS;
 /// Roles of a block: loads, scores, and two halves of the values.
 const ROLES: usize = 4;
 
-fn shape() -> MlaShape {
+fn shape(num_heads: usize) -> MlaShape {
     MlaShape {
-        num_heads: if on_gpu() { 64 } else { 2 },
+        num_heads: if on_gpu() { num_heads } else { 2 },
         qk_nope_head_dim: 128,
         qk_rope_head_dim: 64,
         v_head_dim: 128,
@@ -86,8 +86,8 @@ struct Shared {";
                 "clocks.wait_for(&shared.filled[buffer], turn.parity());",
             ),
             (
-                "            arrive(&shared.weighed[buffer]);\n        }\n        if (++number == last) {\n            return;",
-                "            arrive(&shared.weighed[buffer]);\n        }\n        if (++number == last) {\n            clocks.store(params);\n            return;",
+                "            arrive(&shared.weighed[buffer]);\n        }\n    } while (go_on(params, item, end));\n",
+                "            arrive(&shared.weighed[buffer]);\n        }\n    } while (go_on(params, item, end));\n    clocks.store(params);\n",
             ),
             // Values.
             (
@@ -99,8 +99,8 @@ struct Shared {";
                 "clocks.wait_for(&shared.weighed[buffer], turn.parity());",
             ),
             (
-                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n        if (++number == last) {\n            return;",
-                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n        if (++number == last) {\n            clocks.store(params);\n            return;",
+                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n    } while (go_on(params, item, end));\n",
+                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n    } while (go_on(params, item, end));\n    clocks.store(params);\n",
             ),
         ],
     )
@@ -120,18 +120,30 @@ struct Layers {
 }
 
 impl Layers {
-    /// Of `rows` sequences of `context` tokens, in items of up to `split` keys.
+    /// Of `rows` sequences of `context` tokens, in splits of up to `split` keys.
     fn new(stream: &mut Stream<TestDriver>, rows: usize, context: usize, split: usize) -> Self {
-        let (shape, blocks) = (shape(), context.div_ceil(BLOCK_SIZE));
+        Self::with_tokens(stream, &shape(64), [rows, 1], context, split)
+    }
+
+    /// The same of the last tokens of each of some sequences.
+    fn with_tokens(
+        stream: &mut Stream<TestDriver>,
+        shape: &MlaShape,
+        [sequences, tokens]: [usize; 2],
+        context: usize,
+        split: usize,
+    ) -> Self {
+        let (rows, blocks) = (sequences * tokens, context.div_ceil(BLOCK_SIZE));
         let items = match context <= 4096 * SPLITS_OF_ITEM {
             true => mla_decode::items_of(context, SPLITS_OF_ITEM),
             false => context.div_ceil(SPLITS_OF_ITEM * split),
         };
         let mut plan = StepPlan::default();
-        for row in 0..rows {
+        for at in 0..sequences {
             let table: Vec<BlockId> =
-                (row * blocks..(row + 1) * blocks).map(|block| BlockId(block as u32)).collect();
-            plan.add([TokenSource::from(0)], context - 1, 0, &table, BLOCK_SIZE);
+                (at * blocks..(at + 1) * blocks).map(|block| BlockId(block as u32)).collect();
+            let sources = (0..tokens).map(|_| TokenSource::from(0));
+            plan.add(sources, context - tokens, 0, &table, BLOCK_SIZE);
         }
         let capacity = AttentionCapacity {
             rows,
@@ -142,7 +154,7 @@ impl Layers {
         };
         let mut cache_shape = CacheShape {
             num_layers: 1,
-            num_blocks: rows * blocks,
+            num_blocks: sequences * blocks,
             block_size: BLOCK_SIZE,
             latent_dim: shape.latent_dim(),
             rope_dim: shape.qk_rope_head_dim,
@@ -152,13 +164,15 @@ impl Layers {
         // Beyond the second cache, where there is a GPU.
         cache_shape.num_layers =
             if on_gpu() { (256usize << 20).div_ceil(layer_bytes).clamp(1, 64) } else { 1 };
-        let mut attention = Attention::new(stream, &shape, &capacity, Activations::Bf16, None).unwrap();
-        attention.lists(&plan, 0).unwrap();
+        let mut attention = Attention::new(stream, shape, &capacity, Activations::Bf16, None).unwrap();
+        let mut words = attention.lists(&plan, 0).unwrap().to_vec();
         assert_eq!(attention.num_passes(), 1);
-        // The lists of items of this length: a row has its items behind those of the rows in front of it.
-        let mut words = vec![rows as u32, (rows * items) as u32];
-        for row in 0..rows {
-            words.extend([row, row * items, context, row * blocks].map(|word| word as u32));
+        if tokens == 1 {
+            // The lists of items of this length: a row has its items behind those of the rows in front of it.
+            words = vec![rows as u32, (rows * items) as u32];
+            for row in 0..rows {
+                words.extend([row, row * items, context, row * blocks, 1].map(|word| word as u32));
+            }
         }
         let head = shape.qk_nope_head_dim + shape.v_head_dim;
         // Times do not depend on values.
@@ -209,6 +223,23 @@ pub(super) fn splits() -> Option<String> {
         }
     }
     Some(format!("FP8, {rows:?} rows, absorb and combine included: {}", found.join("; ")))
+}
+
+/// The last four tokens of a sequence, as drafts are verified, and as many tokens of as many sequences; the heads of one of four ranks.
+pub(super) fn drafts() -> Option<String> {
+    const TOKENS: usize = 4;
+    let (rows, [_, context]) = sizes();
+    let mut found = Vec::new();
+    for &sequences in &rows[..2] {
+        let times = [[sequences, TOKENS], [sequences * TOKENS, 1]].map(|sizes| {
+            let mut stream = device(&[])?;
+            let layers = Layers::with_tokens(&mut stream, &shape(16), sizes, context, mla_decode::SPLIT);
+            Some(format!("{:.1}", layers.micros(&mut stream)))
+        });
+        let [Some(shared), Some(apart)] = times else { return None };
+        found.push(format!("{sequences} sequences: {shared} us, of {TOKENS} times as many {apart} us"));
+    }
+    Some(format!("FP8, {context} tokens, 16 heads: {}", found.join("; ")))
 }
 
 pub(super) fn roles() -> Option<String> {

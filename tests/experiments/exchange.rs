@@ -136,6 +136,7 @@ fn attention_as(form: AttentionExchange) -> Option<String> {
                 first_item: 0,
                 num_keys: 1,
                 table: 0,
+                group: 1,
             }]));
         }
         let passes: Vec<u64> =

@@ -43,6 +43,7 @@ experiments! {
     bits_of_mma_and_wgmma => bits::run;
     attention_by_split => attention::splits;
     attention_by_role => attention::roles;
+    attention_of_drafts => attention::drafts;
     products_from_cache_and_memory => products::run;
     sampler_loads => sampler::run;
     router_beside_shared => router::run;

@@ -50,7 +50,7 @@ pub const KERNEL: Kernel = Kernel {
     archs: &Arch::ALL,
     options: |_| &[],
     // Decode keeps the queries and sums of two heads: one block of 256 threads on a multiprocessor of 65,536 registers.
-    limits: Limits { registers: 168, local_memory: false },
+    limits: Limits { registers: 200, local_memory: false },
     shared_bytes: |_| 0,
 };
 
@@ -72,12 +72,29 @@ pub const fn items_of(num_keys: usize, splits: usize) -> usize {
 pub struct RowEntry {
     /// Row of the step.
     pub row: u32,
-    /// Its first item in the pass; the row has [`items_of`] of them.
+    /// Its first item in the pass; the row has [`items_of`] of them, the rows of its group apart.
     pub first_item: u32,
     /// Keys it attends to; 0: its result is 0.
     pub num_keys: u32,
     /// Index of its sequence's first block id in the step's block tables.
     pub table: u32,
+    /// Rows of its group, 1 if it is alone, and from the 16th bit on its place among them.
+    pub group: u32,
+}
+
+/// Whether rows with so many keys, the second one with no fewer, have splits that begin at the same keys in every kernel: then they can be
+/// a group.
+pub const fn have_same_splits(first: usize, second: usize, splits: usize) -> bool {
+    // `keys_of_split` in `wgmma_mla_decode.cu`, `split_of` in `mla_pass.cuh`.
+    let bounds = [64 * splits, 2048, 4096 * splits];
+    let mut i = 0;
+    while i < bounds.len() {
+        if first <= bounds[i] && second > bounds[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
 }
 
 /// Parameter of the functions, `MlaDecodeParams` in the source. Arrays begin at multiples of 16 bytes, lists and tables
@@ -97,7 +114,7 @@ pub struct Params {
     pub block_tables: u64,
     /// The pass: [`PASS_WORDS`] words, then its rows.
     pub pass: u64,
-    /// `[A, H, C + R]` f32, from absorb to decode.
+    /// `[A, H, C + R]` f32, from absorb to decode, or as `mla_queries.cuh` has them.
     pub latent_queries: u64,
     /// `[I, H, 2]` f32: largest score and sum of exponentials, from decode to combine.
     pub statistics: u64,
@@ -129,6 +146,10 @@ pub struct Params {
     pub part: Part,
     /// Splits of an item.
     pub splits: u32,
+    /// Whether `latent_queries` are as `mla_queries.cuh` has them.
+    pub queries_are_ready: u32,
+    /// Unused.
+    pub padding: u32,
     /// Fetched by the decode kernel of Hopper.
     pub ahead: Ahead,
 }

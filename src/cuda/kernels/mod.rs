@@ -30,6 +30,7 @@ pub mod tiled_mla_prefill;
 pub mod tiled_swiglu;
 pub mod vision;
 pub mod wgmma_linear;
+pub mod wgmma_mla_absorb;
 pub mod wgmma_mla_decode;
 pub mod wgmma_mla_expand;
 pub mod wgmma_mla_prefill;
@@ -66,6 +67,7 @@ pub const ALL: &[&Kernel] = &[
     &tiled_swiglu::KERNEL,
     &vision::KERNEL,
     &wgmma_linear::KERNEL,
+    &wgmma_mla_absorb::KERNEL,
     &wgmma_mla_decode::KERNEL,
     &wgmma_mla_expand::KERNEL,
     &wgmma_mla_prefill::KERNEL,

@@ -30,7 +30,7 @@ pub const KERNEL: Kernel = Kernel {
 const SHARED_BYTES: u32 = (2 * (HEADS + 2 * KEYS) * (LATENT + ROPE)
     + 2 * KEYS * ROPE
     + 4 * (2 * 2 * KEYS + 3 * HEADS + 2 * 2 * HEADS)
-    + 7 * 8) as u32;
+    + 8 * 8) as u32;
 
 /// Whether there are functions for these sizes on this architecture.
 pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
@@ -46,6 +46,11 @@ pub fn function(cache: CacheDtype) -> Option<&'static str> {
         CacheDtype::Fp8(_) => 2,
     };
     KERNEL.functions.get(index).copied()
+}
+
+/// Rows of one sequence that a block takes at once, of so many heads each: rows that share keys.
+pub const fn group_rows(num_heads: usize) -> usize {
+    if num_heads == 0 || num_heads > HEADS { 1 } else { HEADS / num_heads }
 }
 
 /// Clusters that run at once: the groups of a device's multiprocessors may have some that are in none.
