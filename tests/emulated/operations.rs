@@ -24,13 +24,7 @@ pub(super) type Device = Stream<TestDriver>;
 
 /// A device for each architecture and order, or the GPU; none without NVRTC.
 pub(super) fn devices() -> impl Iterator<Item = (String, Device)> {
-    let runs = [
-        (Arch::Sm80, None),
-        (Arch::Sm90a, None),
-        (Arch::Sm90a, Some(3)),
-        (Arch::Sm90a, Some(4)),
-        (Arch::Sm120a, Some(5)),
-    ];
+    let runs = [(Arch::Sm80, None), (Arch::Sm90a, None), (Arch::Sm90a, Some(3)), (Arch::Sm120a, Some(5))];
     let count = if on_gpu() { 1 } else { runs.len() };
     runs.into_iter().take(count).filter_map(|(arch, seed)| {
         let mut driver = TestDriver::new(arch, seed)?;
