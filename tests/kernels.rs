@@ -148,12 +148,17 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
                 assert!(functions > 0 && lines(&mnemonic) >= 16 * functions, "{} {arch}", kernel.name);
             }
         }
-        assert!(lines(" LDGSTS.E") >= 2 * 2 * 4 * functions, "{} {arch}", kernel.name);
+        // Panels come by bulk copies, to all blocks of a cluster.
+        assert!(lines(" LDGSTS.E") >= 2 * 2 * 4 * (functions - 1), "{} {arch}", kernel.name);
+        assert!(lines(" UBLKCP") >= 1, "{} {arch}", kernel.name);
         assert!(lines(" UCGABAR_WAIT") >= 2 * 4, "{} {arch}", kernel.name);
         assert!(lines(" USETMAXREG") >= 2 * functions, "{} {arch}", kernel.name);
     } else if kernel.name == kernels::wgmma_mla_expand::KERNEL.name {
         // A panel of 64 values of C.
         assert!(lines(" HGMMA.64x256x16.F32.BF16") >= 4, "{arch}");
+    } else if kernel.name == kernels::wgmma_panels::KERNEL.name {
+        // Eight chunks of a thread, of four pairs of inputs each.
+        assert!(lines(" STG.E.128") >= 8 && lines(" LDG.E") >= 8 * 4, "{arch}");
     } else if kernel.name == kernels::wgmma_mla_absorb::KERNEL.name {
         // Eight steps of three terms; the weights of a warp's columns; a cluster meets twice where heads are scaled.
         assert!(lines(" HMMA.16816.F32.BF16") >= 8 * 3 * functions, "{arch}");

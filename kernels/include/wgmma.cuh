@@ -201,6 +201,16 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, u32 bytes
                  : "memory");
 }
 
+// The same to this place of all blocks of the cluster that the mask has a bit for; it reports to the barrier at this place of each.
+__device__ __forceinline__ void copy_bytes_to_blocks(void* to, const void* from, u32 bytes, u64* barrier, u32 mask) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+        :
+        : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)),
+          "h"(static_cast<u16>(mask))
+        : "memory");
+}
+
 // Waits for the end of the phase of this parity; that of the phase before the first one, 1, has ended.
 __device__ __forceinline__ void wait(u64* barrier, u32 parity) {
     u32 ended;

@@ -8,6 +8,9 @@
 // 2j + h of a panel's row has inputs 32c + 4j + 2h and the next of c = 0 to 3. So 4 bytes are copied at a time; a warp copies the
 // 128 bytes of one row of a panel, which it finds in four pieces of 32 bytes, to all banks.
 //
+// Of prompts rows may come as panels already (wgmma_panels.cu), and the SHARE blocks of a cluster, with other outputs of the same rows, bring a
+// part of each unit to all of them: a stage is written when all blocks have multiplied it.
+//
 // With RANKS of 8 the blocks of a cluster have the chunks of the same outputs and rows: a product of few outputs is spread over more
 // multiprocessors, and no rows are read twice for that. Each then adds the chunks of its share, from the shared memory of all.
 //
@@ -42,6 +45,38 @@ struct WgmmaShared {
     u32 slots[ROWS];      // of the rows
     u32 first[ROWS];      // where rows of x begin, in 16 bytes: of more than 262,143 rows of 8,192 values bytes do not fit
 };
+
+// Blocks that share rows in panels.
+constexpr int SHARE = 4;
+
+// Brings this block's part of each unit of the panels of a tile of rows to all blocks of the cluster. One thread of each block calls it.
+template <int ROWS>
+__device__ __forceinline__ void copy_panels(const TiledParams& params, WgmmaShared<ROWS>& shared, int row_tile, int rank) {
+    using Shared = WgmmaShared<ROWS>;
+    constexpr u32 BYTES = UNIT_PANELS * ROWS * PANEL_PITCH, PART = BYTES / SHARE;
+    const u8* from = reinterpret_cast<const u8*>(params.x) + static_cast<i64>(row_tile) * params.weight.units * BYTES + rank * PART;
+#pragma unroll 1
+    for (int u = 0; u < params.weight.units; ++u) {
+        const int stage = u % Shared::STAGES;
+        wait_for_cluster(shared_address(&shared.emptied[stage]), (u / Shared::STAGES & 1) ^ 1);
+        expect_bytes(&shared.filled[stage], BYTES);
+        copy_bytes_to_blocks(
+            &shared.rows[stage][0][0] + rank * PART, from + static_cast<i64>(u) * BYTES, PART, &shared.filled[stage], (1 << SHARE) - 1);
+    }
+}
+
+// The calling warp has multiplied a stage, which all blocks wait for where they share rows.
+template <bool SHARED_ROWS>
+__device__ __forceinline__ void empty(u64* emptied) {
+    if constexpr (SHARED_ROWS) {
+        __syncwarp();
+        if (threadIdx.x % WARP < SHARE) {
+            arrive_in_cluster(address_in_block(shared_address(emptied), threadIdx.x % WARP));
+        }
+    } else {
+        arrive(emptied);
+    }
+}
 
 // 4 bytes to shared memory, on their way until `arrive_with_copies` has arrived.
 __device__ __forceinline__ void copy4(u32 to, const void* from) {
@@ -115,7 +150,7 @@ __device__ __forceinline__ void operand_of(u32 (&a)[4], const typename Format::U
 }
 
 // The products of a warpgroup with COUNT rows; their totals, or with RANKS the sums of a chunk, are left in shared memory.
-template <typename Format, int ROWS, int COUNT, int RANKS>
+template <typename Format, int ROWS, int COUNT, int RANKS, bool SHARED_ROWS = false>
 __device__ __forceinline__ void multiply(
     const TiledParams& params, WgmmaShared<ROWS>& shared, int expert, int first_tile, UnitRange range) {
     using Shared = WgmmaShared<ROWS>;
@@ -185,7 +220,7 @@ __device__ __forceinline__ void multiply(
             finish_products<1>();
             // The unit before has been multiplied.
             if (pair == 0 && turn > 0) {
-                arrive(&shared.emptied[(turn - 1) % Shared::STAGES]);
+                empty<SHARED_ROWS>(&shared.emptied[(turn - 1) % Shared::STAGES]);
             }
             if (pair + 1 < PAIRS) {
                 prepare(u, pair + 1);
@@ -320,6 +355,66 @@ __device__ __forceinline__ void wgmma_block(const TiledParams& params) {
     }
 }
 
+// Rows in panels, of one matrix. A warp without outputs sees units go by.
+template <typename Format, typename Write, int ROWS>
+__device__ __forceinline__ void wgmma_panel_block(const TiledParams& params) {
+    extern __shared__ __align__(1024) u8 memory[];
+    using Shared = WgmmaShared<ROWS>;
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    constexpr int BLOCK_OUTPUTS = WARPS * TILES;
+    const int thread = static_cast<int>(threadIdx.x), group = thread / WARPGROUP, warp = thread / WARP;
+    const int rank = static_cast<int>(blockIdx.y) % SHARE, block_tile = static_cast<int>(blockIdx.y) * BLOCK_OUTPUTS;
+    SlotTile slots;
+    // The same for all blocks of a cluster.
+    if (block_tile - rank * BLOCK_OUTPUTS >= params.weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.x), ROWS, slots)) {
+        return;
+    }
+    if (thread < ROWS) {
+        shared.slots[thread] = static_cast<u32>(slot_of(params, slots, thread));
+    }
+    if (thread == 0) {
+#pragma unroll
+        for (int stage = 0; stage < Shared::STAGES; ++stage) {
+            create_barrier(&shared.filled[stage], 1);
+            create_barrier(&shared.emptied[stage], SHARE * WARPS);
+        }
+    }
+    meet_cluster();
+    if (group == 2) {
+        leave_registers<COPY_REGISTERS>();
+        if (thread % WARPGROUP == 0) {
+            copy_panels<ROWS>(params, shared, static_cast<int>(blockIdx.x), rank);
+        }
+    } else {
+        take_registers<PRODUCT_REGISTERS>();
+        if (block_tile + group * WARPGROUP_WARPS * TILES < params.weight.tiles) {
+            multiply<Format, ROWS, ROWS, 1, true>(params, shared, 0, block_tile + warp * TILES, {0, params.weight.units});
+            const int again = thread_again(), first_tile = static_cast<int>(blockIdx.y) * BLOCK_OUTPUTS + again / WARP * TILES;
+            SlotTile tile;
+            slot_tile(params, static_cast<int>(blockIdx.x), ROWS, tile);
+            write_totals<Write, TILES, ROWS / 8, 1, 4>(
+                params, tile, shared.slots, first_tile, 0, [&](int i) { return shared.totals[i][again]; });
+        } else {
+#pragma unroll 1
+            for (int u = 0; u < params.weight.units; ++u) {
+                wait(&shared.filled[u % Shared::STAGES], u / Shared::STAGES & 1);
+                empty<true>(&shared.emptied[u % Shared::STAGES]);
+            }
+        }
+    }
+    // Others arrive at this block's barriers until they have ended.
+    __syncwarp();
+    meet_cluster();
+}
+
+#define WGMMA_PANELS(name, Format, Write, ROWS)                                                                 \
+    extern "C" __global__ void __cluster_dims__(1, SHARE, 1) __launch_bounds__(THREADS, 1)                      \
+        name(const __grid_constant__ TiledLaunch launch) {                                                      \
+        begin_kernel();                                                                                         \
+        const TiledParams& params = launch.parts[blockIdx.z];                                                   \
+        wgmma_panel_block<Format, Write, ROWS>(params);                                                         \
+    }
+
 #define WGMMA_BLOCK(name, Format, Write, ROWS)                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const __grid_constant__ TiledLaunch launch) { \
         begin_kernel();                                                                                         \
@@ -347,4 +442,5 @@ __device__ __forceinline__ void wgmma_block(const TiledParams& params) {
     WGMMA_CLUSTER(name##_nvfp4_cluster32x64, TileNvfp4, Write, 64)   \
     WGMMA_CLUSTER(name##_mxfp4_cluster32x64, TileMxfp4, Write, 64)   \
     WGMMA_CLUSTER(name##_int4_cluster32x64, TileInt4, Write, 64)     \
-    WGMMA_BLOCK(name##_bf16_32x128, TileBf16, Write, 128)
+    WGMMA_BLOCK(name##_bf16_32x128, TileBf16, Write, 128)            \
+    WGMMA_PANELS(name##_bf16_panel32x128, TileBf16, Write, 128)

@@ -383,6 +383,11 @@ impl Attention {
         self.launch_rows = Some(rows);
     }
 
+    /// The scratch, which is free while nothing attends.
+    pub fn scratch(&self) -> Buffer {
+        self.scratch
+    }
+
     /// The words of the last [`Attention::lists`].
     pub fn words(&self) -> &[u32] {
         &self.words

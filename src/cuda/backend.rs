@@ -460,10 +460,12 @@ impl<D: Driver> CudaBackend<D> {
         if unpacked_bytes > 0 {
             self.unpacked = stream.allocate("unpacked weights", unpacked_bytes)?;
         }
+        let attention = Attention::new(stream, &shape.mla, &attention_capacity, arithmetic, parts)?;
+        stream.set_panels(attention.scratch());
         Ok(Workspace {
             shape: *shape,
             step: Step::new(stream, rope, plan_bytes(shape.mla.qk_rope_head_dim, capacity))?,
-            attention: Attention::new(stream, &shape.mla, &attention_capacity, arithmetic, parts)?,
+            attention,
             sampler: match &peers {
                 None => {
                     let (rows, slots) = (capacity.max_logits_rows, capacity.max_num_seqs);

@@ -15,6 +15,8 @@ pub struct Stream<D: Driver> {
     /// Kept, because a function lives as long as its module.
     _modules: Vec<D::Module>,
     arena: Arena,
+    /// Where rows are put for products that read them as panels.
+    panels: Buffer,
 }
 
 /// Device memory: an address and a size. Freed with the driver.
@@ -69,8 +71,13 @@ impl Arena {
 impl<D: Driver> Stream<D> {
     /// Loads every kernel for the driver's architecture.
     pub fn new(driver: D) -> Result<Self, OpError> {
-        let mut stream =
-            Self { driver, functions: HashMap::new(), _modules: Vec::new(), arena: Arena::default() };
+        let mut stream = Self {
+            driver,
+            functions: HashMap::new(),
+            _modules: Vec::new(),
+            arena: Arena::default(),
+            panels: Buffer::NONE,
+        };
         let arch = stream.driver.arch();
         for kernel in kernels::ALL.iter().filter(|kernel| kernel.archs.contains(&arch)) {
             stream.load(kernel)?;
@@ -97,6 +104,16 @@ impl<D: Driver> Stream<D> {
         }
         self._modules.push(module);
         Ok(())
+    }
+
+    /// Memory that is free while a product runs, for rows as panels; without it products read rows themselves.
+    pub fn set_panels(&mut self, panels: Buffer) {
+        self.panels = panels;
+    }
+
+    /// The memory of [`Stream::set_panels`].
+    pub fn panels(&self) -> Buffer {
+        self.panels
     }
 
     /// The driver, for calls that are not launches.

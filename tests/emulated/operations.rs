@@ -29,7 +29,10 @@ pub(super) fn devices() -> impl Iterator<Item = (String, Device)> {
     runs.into_iter().take(count).filter_map(|(arch, seed)| {
         let mut driver = TestDriver::new(arch, seed)?;
         driver.set_options(|options| options.races = seed == Some(3));
-        Some((format!("{arch} {seed:?}"), Stream::new(driver).unwrap()))
+        let mut stream = Stream::new(driver).unwrap();
+        let panels = stream.allocate("panels", 4 << 20).unwrap();
+        stream.set_panels(panels);
+        Some((format!("{arch} {seed:?}"), stream))
     })
 }
 

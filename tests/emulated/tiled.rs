@@ -8,7 +8,7 @@ use perigee_cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Varian
 use perigee_cuda::kernels::{
     latent, linear, rms_norm, route_swiglu, tiled_down, tiled_latent, tiled_linear, tiled_swiglu,
 };
-use perigee_cuda::{Arch, Format, Matrix, Packer, Stream};
+use perigee_cuda::{Arch, Buffer, Format, Matrix, Packer, Stream};
 use perigee_numbers::quant::{CachedRowFormat, PackedFormat, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::Dtype;
 use perigee_ops::host::HostOps;
@@ -147,6 +147,51 @@ fn rows_beyond_four_gibibytes_are_found() {
             let name = format!("{name} {}", variant.name);
             outputs.check(&name, &device.read(y.address, ROWS * SIZES[0]).unwrap());
         }
+    }
+}
+
+/// Rows as panels: several tiles of them, the same ones for two matrices, blocks of a cluster with and without outputs. The bits are those of
+/// rows that are read where they are, as they are where panels have no room.
+#[test]
+fn rows_as_panels() {
+    const ROWS: usize = 140;
+    let (mut rng, columns) = (fastrand::Rng::with_seed(37), 416);
+    let weights = [300, 40].map(|out| Weight::random(&mut rng, Stored::Bf16, [out, columns]));
+    let gates = [0; 2].map(|_| Weight::random(&mut rng, Stored::Bf16, [72, columns]));
+    let x = rounded(&mut rng, ROWS * columns);
+    let named = |name: &str| Variant::ALL.iter().find(|variant| variant.name == name).unwrap();
+    let [panels, plain] = ["panel32x128", "wgmma32x128"].map(named);
+    for (name, mut device) in devices().filter(|(_, device)| panels.fits(device.arch())) {
+        let mut packer = Packer::default();
+        let matrices = weights
+            .each_ref()
+            .map(|weight| packer.pack(&mut device, "rows", &[&weight.view()], None).unwrap());
+        let [gate, up] = gates.each_ref().map(Weight::view);
+        let gate_up = packer.pack(&mut device, "rows", &[&gate], Some(&[&up])).unwrap();
+        packer.check(&mut device).unwrap();
+        let x = stored_rows(&mut device, &x, columns);
+        let run = |device: &mut Device, variant: &Variant| {
+            let mut zeros = |width: usize, bytes: usize| Rows {
+                address: device.zeros("y", bytes * ROWS * width).unwrap().address,
+                stride: width,
+            };
+            let (y, other, inner) = (zeros(300, 4), zeros(40, 4), zeros(72, 2));
+            let part = |matrix, y| Part { matrix, slots: Slots::Rows(ROWS, 0), x, y };
+            let [first, second] = &matrices;
+            tiled_linear::launch(device, variant, &[part(first, y), part(second, other)], false).unwrap();
+            tiled_linear::launch(device, variant, &[part(first, y)], true).unwrap();
+            tiled_swiglu::launch(device, variant, &[part(&gate_up, inner)]).unwrap();
+            let mut all: Vec<u8> = device.read(y.address, 4 * ROWS * 300).unwrap();
+            all.extend(device.read::<u8>(other.address, 4 * ROWS * 40).unwrap());
+            all.extend(device.read::<u8>(inner.address, 2 * ROWS * 72).unwrap());
+            all
+        };
+        let expected = run(&mut device, plain);
+        assert!(run(&mut device, panels) == expected, "{name}");
+        let room = device.panels();
+        device.set_panels(Buffer::NONE);
+        assert!(run(&mut device, panels) == expected, "{name}: without room");
+        device.set_panels(room);
     }
 }
 

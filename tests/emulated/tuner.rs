@@ -247,7 +247,7 @@ const WGMMA_PLANTS: [Plant; 4] = [
         function: "planted_wgmma_2",
         changes: &[
             ("if (pair == 0 && turn > 0) {", "if (pair == 0) {"),
-            ("arrive(&shared.emptied[(turn - 1) %", "arrive(&shared.emptied[turn %"),
+            ("empty<SHARED_ROWS>(&shared.emptied[(turn - 1) %", "empty<SHARED_ROWS>(&shared.emptied[turn %"),
         ],
         reason: "race",
     },

@@ -34,6 +34,7 @@ pub mod wgmma_mla_absorb;
 pub mod wgmma_mla_decode;
 pub mod wgmma_mla_expand;
 pub mod wgmma_mla_prefill;
+pub mod wgmma_panels;
 pub mod wgmma_swiglu;
 
 use super::Kernel;
@@ -66,6 +67,7 @@ pub const ALL: &[&Kernel] = &[
     &tiled_mla_prefill::KERNEL,
     &tiled_swiglu::KERNEL,
     &vision::KERNEL,
+    &wgmma_panels::KERNEL,
     &wgmma_linear::KERNEL,
     &wgmma_mla_absorb::KERNEL,
     &wgmma_mla_decode::KERNEL,

@@ -2,8 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::rms_norm;
 use super::route::Worklist;
+use super::{rms_norm, wgmma_linear, wgmma_panels, wgmma_swiglu};
 use crate::weights::{Format, TILE, Tiled, TiledWeight, UNIT};
 use crate::{Arch, Driver, DriverError, LaunchShape, Stream};
 use perigee_ops::OpError;
@@ -100,21 +100,26 @@ pub enum Schedule {
     Wgmma,
     /// The same with the chunks of a sum in the blocks of a cluster.
     Cluster,
+    /// As [`Self::Wgmma`], of rows that come as panels, which the blocks of a cluster with other outputs share.
+    Panels,
 }
 
 impl Schedule {
     /// Whether it is one of the kernels of `wgmma`.
     const fn is_wgmma(self) -> bool {
-        matches!(self, Self::Wgmma | Self::Cluster)
+        matches!(self, Self::Wgmma | Self::Cluster | Self::Panels)
     }
 }
+
+/// Blocks of a cluster of [`Schedule::Panels`].
+const SHARE: u32 = 4;
 
 /// Most inputs of a product of [`Schedule::Wide`] that may have a norm behind it.
 const WIDE_INPUTS: usize = 4096;
 
 /// Number of variants of the kernels for all architectures, and of all.
 pub(super) const COUNT: usize = 9;
-const ALL_COUNT: usize = COUNT + 3;
+const ALL_COUNT: usize = COUNT + 4;
 
 const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: Schedule) -> Variant {
     Variant { name, warp_tiles, rows, schedule }
@@ -135,6 +140,7 @@ impl Variant {
         variant("wgmma32x64", 2, 64, Schedule::Wgmma),
         variant("cluster32x64", 2, 64, Schedule::Cluster),
         variant("wgmma32x128", 2, 128, Schedule::Wgmma),
+        variant("panel32x128", 2, 128, Schedule::Panels),
     ];
 
     /// Largest dynamic shared memory, in bytes, over the `mma` variants that fit `arch`.
@@ -214,7 +220,7 @@ impl Variant {
                 4 * self.block_tiles() * TILE * self.rows + 2 * 2 * self.rows * UNIT + 8 * self.rows
             }
             // `WgmmaShared`: units of rows, sums, two barriers of each unit, slots of rows and where they begin.
-            Schedule::Wgmma | Schedule::Cluster => {
+            Schedule::Wgmma | Schedule::Cluster | Schedule::Panels => {
                 let stages = if self.rows > 64 { 3 } else { 4 };
                 stages * (2 * self.rows * UNIT + 16)
                     + 4 * self.block_tiles() * TILE * self.rows
@@ -262,7 +268,7 @@ pub(super) use names;
 pub(super) const FUNCTIONS: usize = 5 * COUNT - 1;
 
 /// Names of the functions of a kernel of `wgmma`, in the order of variants and formats: FP8 has none of clusters, and BF16 alone has 128
-/// rows.
+/// rows and panels.
 macro_rules! wgmma_names {
     ($kernel:literal) => {
         [
@@ -276,16 +282,17 @@ macro_rules! wgmma_names {
             concat!($kernel, "_mxfp4_cluster32x64"),
             concat!($kernel, "_int4_cluster32x64"),
             concat!($kernel, "_bf16_32x128"),
+            concat!($kernel, "_bf16_panel32x128"),
         ]
     };
 }
 pub(super) use wgmma_names;
 
 /// Number of functions of a kernel of `wgmma`.
-pub(super) const WGMMA_FUNCTIONS: usize = 10;
+pub(super) const WGMMA_FUNCTIONS: usize = 11;
 
 /// The first function of each variant of such a kernel, and the number of its formats.
-const WGMMA_FORMATS: [(usize, usize); ALL_COUNT - COUNT] = [(0, 5), (5, 4), (9, 1)];
+const WGMMA_FORMATS: [(usize, usize); ALL_COUNT - COUNT] = [(0, 5), (5, 4), (9, 1), (10, 1)];
 
 /// The functions of a product.
 #[derive(Debug)]
@@ -394,6 +401,20 @@ pub(super) fn launch<D: Driver>(
     launch_function(stream, function, variant, parts, add, norms)
 }
 
+/// The function and the variant that read the rows themselves.
+fn without_panels<'v>(function: &'static str, variant: &'v Variant) -> (&'static str, &'v Variant) {
+    let [all, without] = [Schedule::Panels, Schedule::Wgmma].map(|schedule| {
+        Variant::ALL.iter().find(|other| other.schedule == schedule && other.rows == variant.rows)
+    });
+    let (Some(all), Some(without)) = (all, without) else { return (function, variant) };
+    let name = |names: &[&'static str; WGMMA_FUNCTIONS]| {
+        let at = |variant: &Variant| WGMMA_FORMATS[variant.index()].0;
+        (names[at(all)] == function).then(|| names[at(without)])
+    };
+    let found = name(&wgmma_linear::NAMES).or_else(|| name(&wgmma_swiglu::NAMES));
+    found.map_or((function, variant), |function| (function, without))
+}
+
 /// Enqueues one product or two by one function, whose tiles and rows are those of `variant`; and norms, where
 /// [`Variant::normalises`].
 pub(crate) fn launch_function<D: Driver>(
@@ -404,12 +425,34 @@ pub(crate) fn launch_function<D: Driver>(
     add: bool,
     norms: Option<&RowNorms>,
 ) -> Result<(), OpError> {
+    let mut panels = Vec::new();
+    let (mut function, mut variant) = (function, variant);
+    if variant.schedule == Schedule::Panels {
+        match wgmma_panels::places(parts, stream.panels()) {
+            Some(places) => {
+                for (at, (part, place)) in parts.iter().zip(&places).enumerate() {
+                    if !places[..at].contains(place) {
+                        wgmma_panels::launch(stream, part, *place)?;
+                    }
+                }
+                panels = places;
+            }
+            // With the same bits.
+            None => (function, variant) = without_panels(function, variant),
+        }
+    }
     let (mut params, mut grid) = ([Params::zeroed(); 2], [0, 0, parts.len() as u32]);
-    for (part, params) in parts.iter().zip(&mut params) {
+    for (at, (part, params)) in parts.iter().zip(&mut params).enumerate() {
         let blocks;
         (*params, blocks) = part.params(variant, add)?;
+        if let Some(place) = panels.get(at) {
+            params.x = *place;
+        }
         grid[0] = grid[0].max(part.matrix.tiles().div_ceil(variant.block_tiles()) as u32);
         grid[1] = grid[1].max(blocks as u32);
+    }
+    if variant.schedule == Schedule::Panels {
+        grid[0] = grid[0].next_multiple_of(SHARE);
     }
     if !matches!(variant.schedule, Schedule::Split | Schedule::Wide) {
         grid.swap(0, 1);

@@ -2,7 +2,7 @@
 
 use super::Lost;
 use super::op::{Product, TunedOp};
-use crate::kernels::tiled::{self, Part, Rows, Slots, Variant};
+use crate::kernels::tiled::{self, Part, Rows, Schedule, Slots, Variant};
 use crate::kernels::{tiled_linear, tiled_swiglu};
 use crate::weights::{Format, Tiled};
 use crate::{Driver, Stream};
@@ -35,7 +35,10 @@ impl Candidate {
 
     /// The variants that ship and suit the op, in the order of [`Variant::ALL`].
     pub fn shipped(op: &TunedOp) -> Vec<Self> {
-        let sensible = Variant::ALL.iter().filter(|variant| variant.rows <= op.rows.most());
+        // Routed rows are in no order for panels.
+        let sensible = Variant::ALL.iter().filter(|variant| {
+            variant.rows <= op.rows.most() && (variant.schedule != Schedule::Panels || op.count == 1)
+        });
         sensible.filter_map(|variant| Self::of(op.product, op.format, op.in_features, variant)).collect()
     }
 
@@ -77,7 +80,13 @@ mod tests {
         assert!(names_of(Product::Swiglu, 7168, Bucket::UpTo8).contains(&"wide16x8"));
         // Blocks of more rows than a step has are tried for prompts.
         assert!(!short.contains(&"block32x96") && names(2048, Bucket::Above).contains(&"block32x96"));
-        // And 128 rows are of BF16.
-        assert_eq!((short.len(), long.len()), (Variant::ALL.len() - 2, Variant::ALL.len() - 3));
+        // And 128 rows are of BF16, those in panels of one matrix.
+        assert_eq!((short.len(), long.len()), (Variant::ALL.len() - 3, Variant::ALL.len() - 4));
+        let panels = |count| {
+            let (rows, product, format) = (Bucket::Above, Product::Linear, Format::Bf16);
+            let op = TunedOp { rows, product, format, out_features: 7168, in_features: 8192, count };
+            Candidate::shipped(&op).iter().any(|candidate| candidate.variant.name == "panel32x128")
+        };
+        assert!(panels(1) && !panels(8));
     }
 }

@@ -5,6 +5,7 @@ use super::op::{Product, TunedOp};
 use crate::kernels::linear::{self, Output};
 use crate::kernels::route::{self, Held, Worklist};
 use crate::kernels::tiled::{Rows, Slots};
+use crate::kernels::wgmma_panels;
 use crate::packer::Packer;
 use crate::stream::Buffer;
 use crate::weights::{Format, Matrix, Tiled};
@@ -208,6 +209,11 @@ impl Problem {
         let most = rows.map(|rows| problem.workload(rows).num_slots).max();
         problem.max_slots = most.unwrap_or(0).max(least_slots);
         let values = problem.max_slots * op.in_features;
+        let panels = wgmma_panels::bytes(problem.max_slots, op.in_features);
+        if wgmma_panels::KERNEL.archs.contains(&stream.arch()) && !routed && stream.panels().bytes < panels {
+            let panels = stream.allocate(WHAT, panels)?;
+            stream.set_panels(panels);
+        }
         let pool: Vec<u8> =
             (0..POOL_BYTES / 2).flat_map(|_| half::bf16::from_f32(value(rng)).to_le_bytes()).collect();
         let x = fill(rng, 2 * values, &pool);
