@@ -738,6 +738,59 @@ fn rows_that_share_keys_have_the_bits_of_rows_alone() {
     assert_eq!(groups(64, &[absorbed(0, 9..11)]), [(1, 0), (1, 0)]);
 }
 
+/// Items of queries that come in f32, as ranks give them to one another, are those of queries that come as operands.
+#[test]
+fn queries_in_f32_give_the_items_of_operands() {
+    for (num_heads, dtype) in [(16, fp8(true, false)), (64, fp8(true, true)), (3, CacheDtype::Bf16)] {
+        let shape = MlaShape { num_heads, ..KIMI };
+        let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
+        let way = Way { arch: Arch::Sm90a, seed: Some(12), races: num_heads == 3, ..PLAIN };
+        let Some(mut stream) = stream(&way) else { return };
+        let step = world.step(&[absorbed(0, 70..73), absorbed(1, 290..291)]);
+        let words = world.attention(&mut stream, &way).lists(&step.plan, 0).unwrap().to_vec();
+        let (at, kv_up) = world.upload(&mut stream, &step, &words);
+        let (rows, items) = (words[0] as usize, words[1] as usize);
+        let mut items_of = |ready: bool| {
+            let mut zeros = |bytes: usize| stream.zeros("items", bytes).unwrap().address;
+            let params = mla_decode::Params {
+                query: at.query,
+                rotations: at.rotations,
+                kv_up: kv_up.all,
+                cache: at.cache,
+                block_tables: at.block_tables,
+                pass: at.lists,
+                latent_queries: zeros(4 * rows * num_heads * shape.latent_dim()),
+                statistics: zeros(8 * items * num_heads),
+                latents: zeros(2 * items * num_heads * shape.kv_lora_rank),
+                num_heads: num_heads as i32,
+                nope: shape.qk_nope_head_dim as i32,
+                rope: shape.qk_rope_head_dim as i32,
+                value: shape.v_head_dim as i32,
+                latent: shape.kv_lora_rank as i32,
+                block_size: 64,
+                row_bytes: at.cache_shape.row_bytes() as i32,
+                scale: shape.scale,
+                splits: wgmma_mla_decode::SPLITS as u32,
+                queries_are_ready: u32::from(ready),
+                ..mla_decode::Params::zeroed()
+            };
+            let function = match ready {
+                true => wgmma_mla_absorb::function(&shape, dtype).unwrap(),
+                false => tiled_mla_absorb::FUNCTION,
+            };
+            stream.launch(function, tiled_mla_absorb::launch(&shape, rows), &params).unwrap();
+            let launch = wgmma_mla_decode::launch(&shape, items, 2);
+            stream.launch(wgmma_mla_decode::function(dtype).unwrap(), launch, &params).unwrap();
+            let statistics = stream.read::<u32>(params.statistics, 2 * items * num_heads).unwrap();
+            let latents = items * num_heads * shape.kv_lora_rank;
+            (statistics, stream.read::<u16>(params.latents, latents).unwrap())
+        };
+        let operands = items_of(true);
+        assert!(operands.1.iter().any(|value| *value != 0));
+        assert!(operands == items_of(false), "{num_heads} heads, {dtype:?}");
+    }
+}
+
 /// What decides the speed of decode and can be counted. An SM of an H200 reads 35 clocks for a row of FP8, in which it issues
 /// 141 instructions of a warp; tensor cores by mma.sync are busy for 55 clocks with the 64 heads of a key.
 #[test]
