@@ -30,7 +30,7 @@ constexpr int ROUTE_SWIGLU_BLOCKS = 3;
             linear_route<Bf16>(params.route, params.route_blocks);                                                       \
             return;                                                                                                      \
         }                                                                                                                \
-        if constexpr (!loads_early<Format>(1)) {                                                                         \
+        if constexpr (!loads_early<Format>(1, 1)) {                                                                         \
             begin_kernel();                                                                                              \
         }                                                                                                                \
         tiled<Format, SwiGlu, 1, 1>(params.shared, static_cast<int>(blockIdx.x - params.route_blocks));                  \

@@ -14,28 +14,20 @@
 #define TILED_DOWN(format, Format)                                                                                              \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, Format::BLOCKS_16)                                               \
         tiled_down_##format##_split16x8(const __grid_constant__ TiledLaunch launch) {                                           \
-        begin_kernel();                                                                                                         \
         if (blockIdx.z == 0) {                                                                                                  \
             tiled<Format, Linear, 1, 1>(launch.parts[0], static_cast<int>(blockIdx.x));                                         \
         } else {                                                                                                                \
-            tiled<Late<TileBf16>, Linear, 1, 1>(launch.parts[1], static_cast<int>(blockIdx.x));                                 \
+            tiled<TileBf16, Linear, 1, 1>(launch.parts[1], static_cast<int>(blockIdx.x));                                 \
         }                                                                                                                       \
     }                                                                                                                           \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2)                                                               \
         tiled_down_##format##_wide16x8(const __grid_constant__ TiledLaunch launch) {                                            \
-        begin_kernel();                                                                                                         \
         if (blockIdx.z == 0) {                                                                                                  \
             tiled_wide<Format, Linear, 1, Format::DEPTH + 1>(launch.parts[0]);                                                  \
         } else {                                                                                                                \
             tiled_wide<TileBf16, Linear, 1, TileBf16::DEPTH + 1>(launch.parts[1]);                                              \
         }                                                                                                                       \
     }
-
-// Loads nothing before the kernel has begun.
-template <typename Format>
-struct Late : Format {
-    static constexpr bool EARLY = false;
-};
 
 TILED_DOWN(nvfp4, TileNvfp4)
 TILED_DOWN(mxfp4, TileMxfp4)

@@ -44,7 +44,7 @@ __device__ __forceinline__ void latents(const TiledLatentParams& params) {
 #define TILED_LATENT(name, Format, TILES, BLOCKS)                                                    \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLatentParams params) {                                     \
-        if constexpr (!loads_early<Format>(1)) {                                                     \
+        if constexpr (!loads_early<Format>(1, TILES)) {                                                     \
             begin_kernel();                                                                          \
         }                                                                                            \
         const TiledParams part = blockIdx.z == 0 ? params.parts[0] : params.parts[1];                \

@@ -90,13 +90,14 @@ fn check_beginning(function: &str, arch: Arch, ptx: &str) {
     }
     let (before, _) = wait.unwrap_or_else(|| panic!("{function} {arch} does not wait"));
     let arithmetic = [
-        "mov.", "cvta.", "cvt.", "add.", "sub.", "mul.", "mad.", "shl.", "shr.", "and.", "or.", "setp.",
-        "selp.", "min.", "max.",
+        "mov.", "cvta.", "cvt.", "add.", "sub.", "mul.", "mad.", "shl.", "shr.", "and.", "or.", "not.",
+        "setp.", "selp.", "min.", "max.",
     ];
     for line in before.lines().map(str::trim).filter(|line| !["", "{", "(", ")"].contains(line)) {
         let declares = line.starts_with('.') || line.starts_with("//");
         // Which products load weights early, and which blocks are the router's, is decided first.
         let parts = function.contains("_split")
+            || function.contains("_wide")
             || function.starts_with("route_swiglu")
             || function.starts_with("tiled_latent");
         let decides = parts && (line.contains("bra") || line.starts_with("$L"));

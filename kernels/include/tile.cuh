@@ -18,7 +18,7 @@
 #define TILED(name, Format, Write, TILES, TOKENS, BLOCKS)                                            \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                               \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
-        if constexpr (!loads_early<Format>(TOKENS)) {                                                \
+        if constexpr (!loads_early<Format>(TOKENS, TILES)) {                                                \
             begin_kernel();                                                                          \
         }                                                                                            \
         const TiledParams params = blockIdx.z == 0 ? launch.parts[0] : launch.parts[1];              \
@@ -31,7 +31,6 @@
 #define TILED_WIDE(name, Format, Write, TILES)                                                       \
     extern "C" __global__ void __launch_bounds__(WARPS * WARP, 2)                                    \
         name(const __grid_constant__ TiledLaunch launch) {                                           \
-        begin_kernel();                                                                              \
         const TiledParams& params = launch.parts[blockIdx.z];                                        \
         tiled_wide<Format, Write, TILES, Format::DEPTH + 1>(params);                                 \
     }

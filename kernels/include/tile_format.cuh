@@ -53,7 +53,8 @@ struct TileRow {
 struct TileBf16 {
     static constexpr int DEPTH = 1, RUN = 8;
     static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1, BLOCKS_48 = 1;
-    static constexpr bool UNIT_SCALES = false, BY_HALVES = true, EARLY = true;
+    static constexpr bool UNIT_SCALES = false, BY_HALVES = true;
+    static constexpr int EARLY = 2;
     static constexpr int CODE_BYTES = 4096;
     static constexpr int SCALE_BYTES = 0;
     struct Scales {};
@@ -78,7 +79,8 @@ struct TileBf16 {
 struct TileFp8 {
     static constexpr int DEPTH = 1, RUN = 8;
     static constexpr int BLOCKS_16 = 2, BLOCKS_32 = 1, BLOCKS_48 = 1;
-    static constexpr bool UNIT_SCALES = true, BY_HALVES = false, EARLY = true;
+    static constexpr bool UNIT_SCALES = true, BY_HALVES = false;
+    static constexpr int EARLY = 2;
     static constexpr int CODE_BYTES = 2048;
     static constexpr int SCALE_BYTES = 0;
     struct Scales {
@@ -114,8 +116,9 @@ struct TileNibbles {
 #else
     static constexpr int BLOCKS_48 = 1;
 #endif
-    // Experts are not known early, and registers are short.
-    static constexpr bool UNIT_SCALES = false, BY_HALVES = false, EARLY = false;
+    static constexpr bool UNIT_SCALES = false, BY_HALVES = false;
+    // Of two tiles there are no registers for it.
+    static constexpr int EARLY = 1;
     static constexpr int DEPTH = 2;
     // K is a multiple of the inputs of a scale, of which there are 16 or 32.
     static constexpr int RUN = 16;

@@ -24,7 +24,7 @@ struct TiledParams {
     int slots_per_row;      // slots of a row of x
     int num_slots;          // without tiles
     int add;                // whether y is added to
-    int padding;
+    int tiles_are_old;      // a launch before the last one wrote the tiles
 };
 
 // One product, or two of one format: blockIdx.z says which.
@@ -42,10 +42,12 @@ __device__ __forceinline__ bool slot_tile(const TiledParams& params, int index, 
         tile = {0, index * rows, min(rows, params.num_slots - index * rows)};
         return tile.count > 0;
     }
-    if (index >= *params.num_tiles) {
+    // Before the kernel has begun, where they are old: from the second cache.
+    if (index >= __ldcg(params.num_tiles)) {
         return false;
     }
-    tile = params.tiles[index];
+    const int* from = &params.tiles[index].expert;
+    tile = {__ldcg(from), __ldcg(from + 1), __ldcg(from + 2)};
     return true;
 }
 

@@ -3,9 +3,16 @@
 #include "tile_slots.cuh"
 #include "tile_steps.cuh"
 
-// Whether a kernel of this many operands begins by itself, behind its first loads of weights where it knows them.
+// Whether a kernel of this many operands begins by itself, behind its first loads of weights where it knows them: of as many tiles of a
+// warp as `Format::EARLY` at most.
 template <typename Format>
-__device__ constexpr bool loads_early(int tokens) { return tokens == 1 && Format::EARLY; }
+__device__ constexpr bool loads_early(int tokens, int tiles) { return tokens == 1 && tiles <= Format::EARLY; }
+
+// Whether the first weights are known before the kernel in front has ended: those of one matrix, and of experts that were chosen before it.
+// None but repack writes weights, behind which no launch begins early (kernels/repack.rs).
+__device__ __forceinline__ bool knows_weights(const TiledParams& params) {
+    return params.num_tiles == nullptr || params.tiles_are_old != 0;
+}
 
 template <typename Format, typename Write, int TILES, int TOKENS>
 __device__ __forceinline__ void tiled(const TiledParams& params, int first_tile) {
@@ -14,10 +21,8 @@ __device__ __forceinline__ void tiled(const TiledParams& params, int first_tile)
     const TiledWeight& weight = params.weight;
     const int warp = static_cast<int>(threadIdx.x) / WARP;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
-    // Weights of one matrix are known, and written by none but repack, behind which no launch begins early (kernels/repack.rs): the
-    // first ones are loaded before the kernel in front has ended.
-    constexpr bool CAN_BE_EARLY = loads_early<Format>(TOKENS);
-    const bool early = CAN_BE_EARLY && params.num_tiles == nullptr;
+    constexpr bool CAN_BE_EARLY = loads_early<Format>(TOKENS, TILES);
+    const bool early = CAN_BE_EARLY && knows_weights(params);
     if (CAN_BE_EARLY && !early) {
         begin_kernel();
     }
@@ -120,14 +125,22 @@ __device__ __forceinline__ void tiled_split(const TiledParams& params) {
     }
 }
 
-// Up to 8 rows of tiles of a warp: chunks are added in registers, in their order.
+// Up to 8 rows of tiles of a warp: chunks are added in registers, in their order. Begins the kernel, behind its first loads of weights where it
+// knows them.
 template <typename Format, typename Write, int TILES, int DEPTH>
 __device__ __forceinline__ void tiled_wide(const TiledParams& params) {
     SlotTile slots;
     const TiledWeight& weight = params.weight;
     const int lane = static_cast<int>(threadIdx.x) % WARP;
     const int first_tile = (static_cast<int>(blockIdx.x) * WARPS + static_cast<int>(threadIdx.x) / WARP) * TILES;
+    const bool early = knows_weights(params);
+    if (!early) {
+        begin_kernel();
+    }
     if (first_tile >= weight.tiles || !slot_tile(params, static_cast<int>(blockIdx.y), 8, slots)) {
+        if (early) {
+            begin_kernel();
+        }
         return;
     }
     TileRow tiles[TILES];
@@ -137,6 +150,9 @@ __device__ __forceinline__ void tiled_wide(const TiledParams& params) {
     }
     typename Format::Unit units[DEPTH][TILES];
     load_first<Format, TILES, DEPTH>(units, tiles, 0, weight.units);
+    if (early) {
+        begin_kernel();
+    }
     TokenRows<1> rows;
     rows.x = reinterpret_cast<const uint4*>(params.x);
     rows.at[0] = static_cast<u32>(x_row_of(params, slot_of(params, slots, lane / 4)) * params.x_stride / 8);

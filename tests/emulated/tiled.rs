@@ -397,7 +397,7 @@ fn check_experts(rng: &mut fastrand::Rng, stored: Stored, sizes: [usize; 5]) {
             let middle = Rows { address: middle, stride: inner };
             let y =
                 Rows { address: device.allocate("y", 4 * slots * hidden).unwrap().address, stride: hidden };
-            let (first, second) = (Slots::Routed(&list, top_k), Slots::Routed(&list, 1));
+            let (first, second) = (Slots::Routed(&list, top_k), Slots::RoutedBefore(&list, 1));
             let part = Part { matrix: &gate_up, slots: first, x, y: middle };
             tiled_swiglu::launch(&mut device, variant, &[part]).unwrap();
             let part = Part { matrix: &down, slots: second, x: middle, y };
@@ -448,7 +448,7 @@ fn second_products_of_two_formats() {
                             stride: hidden,
                         });
                         let parts = [
-                            Part { matrix: &down, slots: Slots::Routed(&list, 1), x, y },
+                            Part { matrix: &down, slots: Slots::RoutedBefore(&list, 1), x, y },
                             Part { matrix: &shared, slots: Slots::Rows(rows, 0), x: shared_x, y: shared_y },
                         ];
                         if together {

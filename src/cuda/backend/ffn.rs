@@ -233,9 +233,10 @@ impl<D: Driver> CudaBackend<D> {
                             let down = self.choices.variant(Product::Linear, down, rows);
                             (tiled::Slots::Rows(rows, 0), tiled::Slots::Rows(rows, 0), [up, down])
                         }
+                        // Between the router and the second product is the first one.
                         Slots::Routed(list, num_slots, top_k) => (
                             tiled::Slots::Routed(list, top_k),
-                            tiled::Slots::Routed(list, 1),
+                            tiled::Slots::RoutedBefore(list, 1),
                             self.choices.pair(gate_up, down, num_slots),
                         ),
                     };

@@ -49,8 +49,9 @@ pub const KERNEL: Kernel = Kernel {
     ],
     archs: &Arch::ALL,
     options: |_| &[],
-    // Decode keeps the queries and sums of two heads: one block of 256 threads on a multiprocessor of 65,536 registers.
-    limits: Limits { registers: 200, local_memory: false },
+    // Decode keeps the queries and sums of two heads, and merges of Blackwell more: one block of 256 threads on a multiprocessor of 65,536
+    // registers.
+    limits: Limits { registers: 208, local_memory: false },
     shared_bytes: |_| 0,
 };
 

@@ -45,8 +45,8 @@ pub struct Params {
     pub num_slots: i32,
     /// Whether y is added to.
     pub add: i32,
-    /// Zero.
-    pub padding: i32,
+    /// Whether a launch before the last one wrote the tiles.
+    pub tiles_are_old: i32,
 }
 
 /// `TiledLaunch` in the source.
@@ -324,6 +324,8 @@ pub enum Slots<'a> {
     Rows(usize, u64),
     /// As routed, so many slots for each row of x.
     Routed(&'a Worklist, usize),
+    /// The same by a launch before the last one: its tiles may be read before the last one has ended.
+    RoutedBefore(&'a Worklist, usize),
 }
 
 /// Rows in device memory.
@@ -353,7 +355,7 @@ impl Part<'_> {
     pub(super) fn params(&self, variant: &Variant, add: bool) -> Result<(Params, usize), OpError> {
         let (num_tiles, tiles, list, x_rows, slots_per_row, num_slots, blocks) = match self.slots {
             Slots::Rows(count, x_rows) => (0, 0, 0, x_rows, 1, count, count.div_ceil(variant.rows)),
-            Slots::Routed(list, per_row) => {
+            Slots::Routed(list, per_row) | Slots::RoutedBefore(list, per_row) => {
                 perigee_ops::expect("moe", &[variant.rows], &[list.tile_rows])?;
                 (list.num_tiles, list.tiles, list.slots, 0, per_row, 0, list.max_tiles)
             }
@@ -371,7 +373,7 @@ impl Part<'_> {
             slots_per_row: slots_per_row as i32,
             num_slots: num_slots as i32,
             add: i32::from(add),
-            padding: 0,
+            tiles_are_old: i32::from(matches!(self.slots, Slots::RoutedBefore(..))),
         };
         Ok((params, blocks))
     }
