@@ -219,7 +219,7 @@ pub(super) fn splits() -> Option<String> {
                 let layers = Layers::new(&mut stream, rows, context, split);
                 times.push(format!("{:.1}", layers.micros(&mut stream)));
             }
-            found.push(format!("{context} tokens, items of {split}: {} us", times.join(" / ")));
+            found.push(format!("{context} tokens, splits of {split}: {} us", times.join(" / ")));
         }
     }
     Some(format!("FP8, {rows:?} rows, absorb and combine included: {}", found.join("; ")))
