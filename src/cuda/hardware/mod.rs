@@ -215,6 +215,29 @@ fn check_range(
     Err(refusal(call, INVALID_VALUE, format!("{bytes} bytes at {address:#x} are not in one allocation")))
 }
 
+/// A launch attribute whose value is still to be set.
+fn attribute(id: CUlaunchAttributeID) -> CUlaunchAttribute {
+    CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad: [0; 64] } }
+}
+
+impl Hardware {
+    /// Configuration of a launch of this shape on the stream, with one attribute at most.
+    fn config(&self, shape: &LaunchShape, attribute: Option<*mut CUlaunchAttribute>) -> CUlaunchConfig {
+        CUlaunchConfig {
+            gridDimX: shape.grid[0],
+            gridDimY: shape.grid[1],
+            gridDimZ: shape.grid[2],
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: self.stream.handle(),
+            attrs: attribute.unwrap_or(null_mut()),
+            numAttrs: u32::from(attribute.is_some()),
+        }
+    }
+}
+
 impl Driver for Hardware {
     type Module = Module;
     type Function = Function;
@@ -377,29 +400,15 @@ impl Driver for Hardware {
             let text = format!("{given} bytes of parameters, the kernel has {wanted}");
             return Err(refusal("cuLaunchKernelEx", INVALID_VALUE, text));
         }
-        let mut attribute = CUlaunchAttribute {
-            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: CUlaunchAttributeValue { pad: [0; 64] },
-        };
+        let mut attribute =
+            attribute(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
         attribute.value.programmaticStreamSerializationAllowed = 1;
         let is_behind = self.behind_kernel.replace(true);
         if let Some(stopwatch) = &mut self.stopwatch {
             stopwatch.before(&self.context, &self.stream, self.capturing, !is_behind)?;
         }
         let is_dependent = is_behind && self.dependent;
-        let config = CUlaunchConfig {
-            gridDimX: shape.grid[0],
-            gridDimY: shape.grid[1],
-            gridDimZ: shape.grid[2],
-            blockDimX: shape.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: shape.shared_bytes,
-            hStream: self.stream.handle(),
-            attrs: if is_dependent { &raw mut attribute } else { null_mut() },
-            numAttrs: u32::from(is_dependent),
-        };
+        let config = self.config(shape, is_dependent.then_some(&raw mut attribute));
         // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of cuda.h.
         const BUFFER_POINTER: *mut c_void = without_provenance_mut(1);
         const BUFFER_SIZE: *mut c_void = without_provenance_mut(2);
@@ -426,26 +435,11 @@ impl Driver for Hardware {
         blocks: u32,
     ) -> Result<u32, DriverError> {
         let functions = self.enter("cuOccupancyMaxActiveClusters")?;
-        let mut attribute = CUlaunchAttribute {
-            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: CUlaunchAttributeValue { pad: [0; 64] },
-        };
+        let mut attribute = attribute(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
         attribute.value.clusterDim.x = blocks;
         attribute.value.clusterDim.y = 1;
         attribute.value.clusterDim.z = 1;
-        let config = CUlaunchConfig {
-            gridDimX: shape.grid[0],
-            gridDimY: shape.grid[1],
-            gridDimZ: shape.grid[2],
-            blockDimX: shape.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: shape.shared_bytes,
-            hStream: self.stream.handle(),
-            attrs: &raw mut attribute,
-            numAttrs: 1,
-        };
+        let config = self.config(shape, Some(&raw mut attribute));
         let mut clusters = 0;
         // SAFETY: the function's module stays loaded, the attribute until the call returns, and the output is writable.
         unsafe { functions.cuOccupancyMaxActiveClusters(&mut clusters, function.handle, &config) }?;

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::route::Worklist;
-use super::{rms_norm, wgmma_linear, wgmma_panels, wgmma_swiglu};
+use super::{rms_norm, wgmma_panels};
 use crate::weights::{Format, TILE, Tiled, TiledWeight, UNIT};
 use crate::{Arch, Driver, DriverError, LaunchShape, Stream};
 use perigee_ops::OpError;
@@ -154,8 +154,12 @@ impl Variant {
     }
 
     fn most_shared_bytes(arch: Arch, of: impl Fn(Schedule) -> bool) -> u32 {
-        let fitting = Self::ALL.iter().filter(|variant| of(variant.schedule) && variant.fits(arch));
-        fitting.map(Self::shared_bytes).max().unwrap_or(0)
+        Self::shared_bytes_of(|variant| of(variant.schedule) && variant.fits(arch))
+    }
+
+    /// Largest dynamic shared memory, in bytes, over some of the variants.
+    pub(super) fn shared_bytes_of(are: impl Fn(&Self) -> bool) -> u32 {
+        Self::ALL.iter().filter(|variant| are(variant)).map(Self::shared_bytes).max().unwrap_or(0)
     }
 
     /// Whether an architecture has its instructions, and the shared memory of its blocks.
@@ -177,6 +181,11 @@ impl Variant {
     /// The variant of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::ALL.iter().find(|variant| variant.name == name)
+    }
+
+    /// What [`Schedule::Panels`] is without panels.
+    fn without_panels() -> &'static Self {
+        Self::named("wgmma32x128").unwrap_or(&Self::ALL[0])
     }
 
     /// The first variant whose blocks have so many rows.
@@ -324,7 +333,7 @@ pub enum Slots<'a> {
     Rows(usize, u64),
     /// As routed, so many slots for each row of x.
     Routed(&'a Worklist, usize),
-    /// The same by a launch before the last one: its tiles may be read before the last one has ended.
+    /// Routed slots whose list the launch before the last one wrote: a product may read the list before the last one has ended.
     RoutedBefore(&'a Worklist, usize),
 }
 
@@ -396,25 +405,15 @@ pub(super) fn launch<D: Driver>(
         return launch(stream, functions, variant, &[*second], add, norms);
     }
     let Some(part) = parts.first() else { return Ok(()) };
+    let has_room =
+        variant.schedule != Schedule::Panels || wgmma_panels::places(parts, stream.panels()).is_some();
+    // Without room for panels a product reads the rows themselves, with the same bits.
+    let variant = if has_room { variant } else { Variant::without_panels() };
     let function = functions.of(variant, part.matrix.format).ok_or_else(|| {
         let text = format!("{} has no function for {:?}", variant.name, part.matrix.format);
         DriverError { call: "launch", code: 0, text, fatal: false }
     })?;
     launch_function(stream, function, variant, parts, add, norms)
-}
-
-/// The function and the variant that read the rows themselves.
-fn without_panels<'v>(function: &'static str, variant: &'v Variant) -> (&'static str, &'v Variant) {
-    let [all, without] = [Schedule::Panels, Schedule::Wgmma].map(|schedule| {
-        Variant::ALL.iter().find(|other| other.schedule == schedule && other.rows == variant.rows)
-    });
-    let (Some(all), Some(without)) = (all, without) else { return (function, variant) };
-    let name = |names: &[&'static str; WGMMA_FUNCTIONS]| {
-        let at = |variant: &Variant| WGMMA_FORMATS[variant.index()].0;
-        (names[at(all)] == function).then(|| names[at(without)])
-    };
-    let found = name(&wgmma_linear::NAMES).or_else(|| name(&wgmma_swiglu::NAMES));
-    found.map_or((function, variant), |function| (function, without))
 }
 
 /// Enqueues one product or two by one function, whose tiles and rows are those of `variant`; and norms, where
@@ -428,19 +427,15 @@ pub(crate) fn launch_function<D: Driver>(
     norms: Option<&RowNorms>,
 ) -> Result<(), OpError> {
     let mut panels = Vec::new();
-    let (mut function, mut variant) = (function, variant);
     if variant.schedule == Schedule::Panels {
-        match wgmma_panels::places(parts, stream.panels()) {
-            Some(places) => {
-                for (at, (part, place)) in parts.iter().zip(&places).enumerate() {
-                    if !places[..at].contains(place) {
-                        wgmma_panels::launch(stream, part, *place)?;
-                    }
-                }
-                panels = places;
+        panels = wgmma_panels::places(parts, stream.panels()).ok_or_else(|| {
+            let text = "no room for rows as panels, or rows in no order".into();
+            DriverError { call: "launch", code: 0, text, fatal: false }
+        })?;
+        for (at, (part, place)) in parts.iter().zip(&panels).enumerate() {
+            if !panels[..at].contains(place) {
+                wgmma_panels::launch(stream, part, *place)?;
             }
-            // With the same bits.
-            None => (function, variant) = without_panels(function, variant),
         }
     }
     let (mut params, mut grid) = ([Params::zeroed(); 2], [0, 0, parts.len() as u32]);

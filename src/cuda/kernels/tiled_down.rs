@@ -8,7 +8,7 @@ use perigee_ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    Kernel { shared_bytes: |_| most_shared_bytes(), ..plain!("tiled_down", &NAMES, 128) };
+    Kernel { shared_bytes: |_| Variant::shared_bytes_of(is_taken), ..plain!("tiled_down", &NAMES, 128) };
 
 const NAMES: [&str; 6] = [
     "tiled_down_nvfp4_split16x8",
@@ -18,10 +18,6 @@ const NAMES: [&str; 6] = [
     "tiled_down_int4_split16x8",
     "tiled_down_int4_wide16x8",
 ];
-
-fn most_shared_bytes() -> u32 {
-    Variant::ALL.iter().filter(|variant| is_taken(variant)).map(Variant::shared_bytes).max().unwrap_or(0)
-}
 
 /// Whether there are functions of a variant.
 fn is_taken(variant: &Variant) -> bool {

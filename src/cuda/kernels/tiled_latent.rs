@@ -13,7 +13,7 @@ pub const ROWS: usize = 4;
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    Kernel { shared_bytes: |_| most_shared_bytes(), ..plain!("tiled_latent", &NAMES, 168) };
+    Kernel { shared_bytes: |_| Variant::shared_bytes_of(is_taken), ..plain!("tiled_latent", &NAMES, 168) };
 
 const NAMES: [&str; 4] = [
     "tiled_latent_bf16_split16x8",
@@ -21,10 +21,6 @@ const NAMES: [&str; 4] = [
     "tiled_latent_fp8_split16x8",
     "tiled_latent_fp8_split32x8",
 ];
-
-fn most_shared_bytes() -> u32 {
-    Variant::ALL.iter().filter(|variant| is_taken(variant)).map(Variant::shared_bytes).max().unwrap_or(0)
-}
 
 /// Whether there are functions of a variant.
 fn is_taken(variant: &Variant) -> bool {
@@ -42,7 +38,7 @@ struct Params {
     kind: u32,
 }
 
-/// What is behind the products.
+/// Norms of the latents and cached rows that follow the products.
 #[derive(Debug, Clone, Copy)]
 pub struct Latents {
     /// Of the norms and of the cached rows.
