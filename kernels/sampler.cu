@@ -19,7 +19,7 @@
 // Exact:   every operation that decides the token rounds as on the host (no contraction to FMA), except log1p, whose last
 //          bit may differ: it decides between two times that agree in 52 bits.
 // Tried:   H200: a greedy row 96 us, four passes of 160 loads one behind the other. Eight are on their way now, 20 turns a pass, which has
-//          not run on a GPU.
+//          not run on a GPU. Where there are clusters, sampler_cluster.cu draws long rows.
 
 constexpr unsigned THREADS = 1024;
 #include "sampler.cuh"
@@ -49,9 +49,9 @@ enum Change : u32 { PROMPT, REPLY, REMOVED };
 // A device with all ids: what it has is what there is.
 struct Alone {
     static constexpr bool IS_ALONE = true;
+    static constexpr u32 FIRST_LOADS = 8;
 
-    template <typename T, typename Op>
-    __device__ __forceinline__ T across(T value, Shared&, Op) { return value; }
+    __device__ __forceinline__ bool writes() const { return true; }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -59,7 +59,7 @@ sampler_draw(const __grid_constant__ SamplerDrawParams params) {
     begin_kernel();
     __shared__ Shared shared;
     Alone alone;
-    choose(params, alone, shared);
+    choose(params, blockIdx.x, params.work + static_cast<i64>(blockIdx.x) * params.stride, alone, shared);
 }
 
 // After all draws of a call, which read the counts as they were before it.

@@ -39,11 +39,15 @@ struct SamplerDrawShardsParams {
 // A row of one of several ranks, whose blocks for the row come to the same rounds.
 struct Board {
     static constexpr bool IS_ALONE = false;
+    static constexpr u32 FIRST_LOADS = 8;
 
     const SamplerDrawShardsParams& params;
     const Link& link;
     u32 round;
     u32 sum;  // of the bits of the row that its logits are products of
+
+    __device__ __forceinline__ u32 world() const { return link.world; }
+    __device__ __forceinline__ bool writes() const { return true; }
 
     // What the ranks have said in the last round of few words.
     static __device__ __forceinline__ u32 (&heard())[MAX_RANKS][MAX_WORDS] {
@@ -104,53 +108,30 @@ struct Board {
         __syncthreads();
     }
 
-    // Reduction over the ranks in their order, of a value of one or two words.
-    template <typename T, typename Op>
-    __device__ __forceinline__ T across(T value, Shared&, Op op) {
-        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of a round");
-        u32 words[2] = {};
-        memcpy(words, &value, sizeof(T));
-        gather(words[0], words[1]);
-        const auto said = [](u32 rank) {
-            T theirs;
-            memcpy(&theirs, heard()[rank], sizeof(T));
-            return theirs;
-        };
-        T result = said(0);
-#pragma unroll 1
-        for (u32 rank = 1; rank < link.world; ++rank) {
-            result = op(result, said(rank));
-        }
-        return result;
-    }
-
     // Adds the bins of all ranks.
     template <bool MASSES>
-    __device__ __forceinline__ void add_bins(Shared& shared) {
+    __device__ __forceinline__ void add_bins(Bins& bins) {
         ++round;
         constexpr u32 WORDS = MASSES ? 3 : 1;
         // A thread has two neighbouring bins, which no other one touches.
-        const auto words_of = [&](u32 bin, const auto& with) {
-            with(bin * WORDS, shared.counts[bin]);
-            if constexpr (MASSES) {
-                with(bin * WORDS + 1, static_cast<u32>(shared.masses[bin]));
-                with(bin * WORDS + 2, static_cast<u32>(shared.masses[bin] >> 32));
-            }
-        };
         const u32 first = 2 * threadIdx.x;
 #pragma unroll 1
         for (u32 bin = first; bin < first + 2; ++bin) {
-            words_of(bin, [&](u32 word, u32 value) { say(word, value); });
+            say(bin * WORDS, bins.counts[bin]);
+            if constexpr (MASSES) {
+                say(bin * WORDS + 1, bins.low[bin]);
+                say(bin * WORDS + 2, bins.high[bin]);
+            }
         }
 #pragma unroll 1
         for (u32 bin = first; bin < first + 2; ++bin) {
 #pragma unroll 1
             for (u32 source = 0; source < link.world; ++source) {
                 if (source != link.rank) {
-                    shared.counts[bin] += hear(source, bin * WORDS);
+                    bins.counts[bin] += hear(source, bin * WORDS);
                     if constexpr (MASSES) {
                         const u64 low = hear(source, bin * WORDS + 1);
-                        shared.masses[bin] += static_cast<u64>(hear(source, bin * WORDS + 2)) << 32 | low;
+                        bins.set_mass(bin, bins.mass(bin) + (static_cast<u64>(hear(source, bin * WORDS + 2)) << 32 | low));
                     }
                 }
             }
@@ -223,7 +204,7 @@ sampler_draw_shards(const __grid_constant__ SamplerDrawShardsParams params) {
     begin_kernel();
     __shared__ Shared shared;
     Board board = {params, params.link, params.rounds[blockIdx.x], sum_of_bits(params)};
-    choose(params.draw, board, shared);
+    choose(params.draw, blockIdx.x, params.draw.work + static_cast<i64>(blockIdx.x) * params.draw.stride, board, shared);
     if (threadIdx.x == 0) {
         params.rounds[blockIdx.x] = board.round;
     }

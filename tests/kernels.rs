@@ -198,6 +198,10 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert!(lines(" LDS.128") >= 4 * ((8 + 6 + 4) * many + 6 * some), "{} {arch}", kernel.name);
         assert!(lines(" LDGSTS.E.BYPASS.128") >= (4 + 3 + 2) * many + 3 * some, "{} {arch}", kernel.name);
     }
+    if kernel.name.starts_with("sampler") {
+        // No loop of exchanges in place of an atomic sum.
+        assert!(lines(" ATOMS.ADD") > 0 && lines(" ATOMS.CAST.SPIN") == 0, "{} {arch}", kernel.name);
+    }
     if kernel.name == rms_norm::KERNEL.name {
         let moves = (lines(" LDG."), lines(" STG."));
         assert_eq!((lines(" LDG.E.128"), lines(" STG.E.128")), moves, "{arch}");

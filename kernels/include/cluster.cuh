@@ -37,6 +37,16 @@ __device__ __forceinline__ uint4 uint4_in_cluster(u32 at) {
     return words;
 }
 
+__device__ __forceinline__ u32 u32_in_cluster(u32 at) {
+    u32 value;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_in_cluster(u32 at, u32 value) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
 // One arrival of the calling thread at a barrier in the cluster, behind what it did before.
 __device__ __forceinline__ void arrive_in_cluster(u32 barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");

@@ -1,6 +1,6 @@
-// A token from a row of logits, by a block that has all ids of the row or by blocks of several ranks that have some each.
+// A token from a row of logits, by a block that has all ids of the row or by blocks of a cluster or of several ranks that have some each.
 //
-// Who includes it says THREADS, of a block, before, and gives `choose` what joins the ranks. Arithmetic and orders: sampler.cu.
+// Who includes it says THREADS, of a block, before, and gives `choose` what joins the blocks. Arithmetic and orders: sampler.cu.
 
 #include "types.cuh"
 
@@ -98,7 +98,7 @@ struct SamplerDrawParams {
     u32 vocab;                 // V
     u32 first;                 // F
     u32 ids;                   // I
-    u32 padding;
+    u32 stride;                // from one row or slot to the next, in ids: I where a block has all ids of the device
 };
 
 struct Bin {
@@ -107,14 +107,37 @@ struct Bin {
     u32 index;
 };
 
+// Numbers and masses of the members of each bin. A mass is two words: an atomic sum of 64 bits in shared memory is a loop of exchanges.
+struct Bins {
+    u32 counts[BINS];
+    u32 low[BINS];
+    u32 high[BINS];
+
+    __device__ __forceinline__ u64 mass(u32 bin) const { return static_cast<u64>(high[bin]) << 32 | low[bin]; }
+
+    __device__ __forceinline__ void set_mass(u32 bin, u64 mass) {
+        low[bin] = static_cast<u32>(mass);
+        high[bin] = static_cast<u32>(mass >> 32);
+    }
+
+    // By several threads at once: each sum of the low words that passes 2^32 carries once.
+    __device__ __forceinline__ void add_mass(u32 bin, u64 mass) {
+        const u32 word = static_cast<u32>(mass);
+        const u32 carry = atomicAdd(&low[bin], word) > ~word;
+        const u32 rest = static_cast<u32>(mass >> 32) + carry;
+        if (rest != 0) {
+            atomicAdd(&high[bin], rest);
+        }
+    }
+};
+
 struct Shared {
-    u64 masses[BINS];
     u64 warp_values[WARPS];
     u64 listed[MAX_TOP];
     // Of a selection: the bin with the border, and what lies before it.
     Bin border;
     Bin before;
-    u32 counts[BINS];
+    Bins bins;
     u32 warp_counts[WARPS];
     u32 num_listed;
 };
@@ -249,6 +272,28 @@ __device__ __forceinline__ T sum_before(T value, T (&warp_sums)[WARPS]) {
     return before + within - value;
 }
 
+// Reduction over the blocks in their order, of a value of one or two words.
+template <typename Ranks, typename T, typename Op>
+__device__ __forceinline__ T across(Ranks& ranks, T value, Op op) {
+    if constexpr (!Ranks::IS_ALONE) {
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of a round");
+        u32 words[2] = {};
+        memcpy(words, &value, sizeof(T));
+        ranks.gather(words[0], words[1]);
+        const auto said = [&ranks](u32 rank) {
+            T theirs;
+            memcpy(&theirs, ranks.heard()[rank], sizeof(T));
+            return theirs;
+        };
+        value = said(0);
+#pragma unroll 1
+        for (u32 rank = 1; rank < ranks.world(); ++rank) {
+            value = op(value, said(rank));
+        }
+    }
+    return value;
+}
+
 // Calls `with` with each of this thread's places and its value in `from`, in their order. COUNT values are on their way at once: a block
 // has a row, and waits for little else.
 template <u32 COUNT = 8, typename With>
@@ -297,29 +342,32 @@ __device__ __forceinline__ Border select(
     Bin before = {0, 0, 0};
     for (int shift = 64 - DIGIT;; shift = max(shift - DIGIT, 0)) {
         const u32 bin = 2 * threadIdx.x;
-        shared.counts[bin] = shared.counts[bin + 1] = 0;
-        shared.masses[bin] = shared.masses[bin + 1] = 0;
+        Bins& bins = shared.bins;
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            bins.counts[bin + i] = bins.low[bin + i] = bins.high[bin + i] = 0;
+        }
         __syncthreads();
         for_values<4>(from, ids, [&](u32 at, float value) {
             const Member member = member_of(at, value);
             if (member.exists && ((member.key ^ digits) & decided) == 0) {
                 const u32 digit = static_cast<u32>(member.key >> shift) & BINS - 1;
-                atomicAdd(&shared.counts[digit], 1);
+                atomicAdd(&bins.counts[digit], 1);
                 if constexpr (MASSES) {
-                    atomicAdd(&shared.masses[digit], member.mass);
+                    bins.add_mass(digit, member.mass);
                 }
             }
         });
         __syncthreads();
         if constexpr (!Ranks::IS_ALONE) {
-            ranks.template add_bins<MASSES>(shared);
+            ranks.template add_bins<MASSES>(bins);
         }
         Bin next = before;
-        next.count += sum_before(shared.counts[bin] + shared.counts[bin + 1], shared.warp_counts);
-        next.mass += sum_before(shared.masses[bin] + shared.masses[bin + 1], shared.warp_values);
+        next.count += sum_before(bins.counts[bin] + bins.counts[bin + 1], shared.warp_counts);
+        next.mass += sum_before(bins.mass(bin) + bins.mass(bin + 1), shared.warp_values);
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
-            const Bin own = {shared.masses[bin + i], shared.counts[bin + i], bin + i};
+            const Bin own = {bins.mass(bin + i), bins.counts[bin + i], bin + i};
             const u64 reached = BY_MASS ? next.mass : next.count;
             if (reached < goal && reached + (BY_MASS ? own.mass : own.count) >= goal) {
                 shared.border = own;
@@ -369,14 +417,14 @@ __device__ __forceinline__ u32 likely_end(
             best = key > best ? key : best;
         }
     }
-    best = ranks.across(best, shared, Most());
+    best = across(ranks, best, Most());
     const float logit = unordered(static_cast<u32>(best >> 32));
     if (best == 0 || !is_finite(logit)) {
         return params.vocab;
     }
     u32 better = 0;
     for_values(raw, params.ids, [&](u32, float other) { better += other > logit; });
-    better = ranks.across(reduce(better, shared, Sum()), shared, Sum());
+    better = across(ranks, reduce(better, shared, Sum()), Sum());
     return better < row.value ? lists[row.stops + ~static_cast<u32>(best)] : params.vocab;
 }
 
@@ -487,7 +535,7 @@ __device__ __forceinline__ u32 race(const SamplerDrawParams& params, const Sampl
         ranks.gather(winner, static_cast<u32>(time), static_cast<u32>(time >> 32));
         u64 earliest = ~0ull;
 #pragma unroll 1
-        for (u32 rank = 0; rank < ranks.link.world; ++rank) {
+        for (u32 rank = 0; rank < ranks.world(); ++rank) {
             const u32* heard = ranks.heard()[rank];
             const u64 theirs = static_cast<u64>(heard[2]) << 32 | heard[1];
             if (theirs < earliest || (theirs == earliest && heard[0] < winner)) {
@@ -508,7 +556,7 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
     if (row.num_biases + row.num_forbidden > 0) {
         apply_lists(params, row, work);
     }
-    const u32* counts = params.counts + static_cast<i64>(row.slot) * ids;
+    const u32* counts = params.counts + static_cast<i64>(row.slot) * params.stride;
     const bool penalises = row.options & PENALISES;
     const Penalties penalties(row);
     const Mask mask(row, lists);
@@ -529,7 +577,7 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
     if constexpr (!Ranks::IS_ALONE) {
         ranks.gather(__float_as_uint(max), any);
 #pragma unroll 1
-        for (u32 rank = 0; rank < ranks.link.world; ++rank) {
+        for (u32 rank = 0; rank < ranks.world(); ++rank) {
             max = fmaxf(max, __uint_as_float(ranks.heard()[rank][0]));
             any |= ranks.heard()[rank][1] != 0;
         }
@@ -545,7 +593,7 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
                 best = key > best ? key : best;
             }
         }
-        best = ranks.across(reduce(best, shared, Most()), shared, Most());
+        best = across(ranks, reduce(best, shared, Most()), Most());
         return best == 0 ? row.mask_first : ~static_cast<u32>(best);
     }
 
@@ -554,7 +602,7 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
         for_values(work, ids, [&](u32 at, float logit) {
             first = logit >= max ? min(first, params.first + at) : first;
         });
-        return ranks.across(reduce(first, shared, Least()), shared, Least());
+        return across(ranks, reduce(first, shared, Least()), Least());
     }
 
     const float inverse = __fdiv_rn(1.0f, fmaxf(row.temperature, MIN_TEMPERATURE));
@@ -572,15 +620,15 @@ __device__ __forceinline__ u32 draw(const SamplerDrawParams& params, const Sampl
         num_left += weight >= least;
         mass += weight >= least ? mass_of(weight) : 0;
     });
-    favourite = ranks.across(reduce(favourite, shared, Least()), shared, Least());
+    favourite = across(ranks, reduce(favourite, shared, Least()), Least());
     // vLLM's order: min_p, then top_k, then top_p on the remaining mass.
     u64 border = ~0ull;
     const auto member = [&](u32 at, float weight) {
         return Member{weight >= least, weight_key(weight, params.first + at), mass_of(weight)};
     };
     if (row.top_k > 0 || row.top_p < 1.0f) {
-        num_left = ranks.across(reduce(num_left, shared, Sum()), shared, Sum());
-        mass = ranks.across(reduce(mass, shared, Sum()), shared, Sum());
+        num_left = across(ranks, reduce(num_left, shared, Sum()), Sum());
+        mass = across(ranks, reduce(mass, shared, Sum()), Sum());
         if (row.top_k > 0 && row.top_k < num_left) {
             const Border kept = select<true, false>(ranks, shared, work, ids, row.top_k, member);
             border = kept.key;
@@ -604,7 +652,7 @@ __device__ __forceinline__ void score(const SamplerDrawParams& params, const Sam
     const u32 ids = params.ids;
     // A mask beyond the vocabulary or a given token can lead there: an id without a logit ranks last.
     const u32 place = token - params.first;
-    const float own = ranks.across(place < ids ? clean(raw[place]) : -infinity(), shared, Most());
+    const float own = across(ranks, place < ids ? clean(raw[place]) : -infinity(), Most());
     double sum = 0.0;
     u32 larger = 0;
     for_values<4>(raw, ids, [&](u32 at, float value) {
@@ -613,8 +661,8 @@ __device__ __forceinline__ void score(const SamplerDrawParams& params, const Sam
         sum = __dadd_rn(sum, static_cast<double>(exp_nonpositive(__fsub_rn(logit, max))));
         larger += logit > own || (logit == own && id < token);
     });
-    sum = ranks.across(reduce(sum, shared, Sum()), shared, Sum());
-    larger = ranks.across(reduce(larger, shared, Sum()), shared, Sum());
+    sum = across(ranks, reduce(sum, shared, Sum()), Sum());
+    larger = across(ranks, reduce(larger, shared, Sum()), Sum());
     // ln(1) + inf: every logprob is -inf.
     outcome.sum = any ? sum : 1.0;
     outcome.max = any ? max : infinity();
@@ -645,7 +693,7 @@ __device__ __forceinline__ void score(const SamplerDrawParams& params, const Sam
         ranks.add_listed(shared);
         __syncthreads();
     }
-    if (threadIdx.x < row.top) {
+    if (ranks.writes() && threadIdx.x < row.top) {
         const u64 key = shared.listed[threadIdx.x];
         u32 place = 0;
         for (u32 other = 0; other < row.top; ++other) {
@@ -656,12 +704,12 @@ __device__ __forceinline__ void score(const SamplerDrawParams& params, const Sam
     }
 }
 
+// Row `index` of the call; `work` has room for its I ids of this block.
 template <typename Ranks>
-__device__ __forceinline__ void choose(const SamplerDrawParams& params, Ranks& ranks, Shared& shared) {
-    const SamplerRow& row = params.rows[blockIdx.x];
+__device__ __forceinline__ void choose(const SamplerDrawParams& params, u32 index, float* work, Ranks& ranks, Shared& shared) {
+    const SamplerRow& row = params.rows[index];
     const u32 ids = params.ids;
-    const float* raw = params.logits + static_cast<i64>(row.row) * ids;
-    float* work = params.work + static_cast<i64>(blockIdx.x) * ids;
+    const float* raw = params.logits + static_cast<i64>(row.row) * params.stride;
 
     // The survey is of the raw row: the adjustments must not hide a broken one.
     const float head = raw[0];
@@ -670,7 +718,7 @@ __device__ __forceinline__ void choose(const SamplerDrawParams& params, Ranks& r
     bool broken = false;
     bool differs = false;
     const bool is_given = row.rule == GIVEN;
-    for_values(raw, ids, [&](u32 at, float logit) {
+    for_values<Ranks::FIRST_LOADS>(raw, ids, [&](u32 at, float logit) {
         const float cleaned = clean(logit);
         max = fmaxf(max, cleaned);
         any |= is_finite(logit);
@@ -688,7 +736,7 @@ __device__ __forceinline__ void choose(const SamplerDrawParams& params, Ranks& r
         const u32 said = (any ? 1 : 0) | (broken ? 2 : 0) | (differs ? 4 : 0);
         ranks.gather(__float_as_uint(max), said, __float_as_uint(head));
 #pragma unroll 1
-        for (u32 rank = 0; rank < ranks.link.world; ++rank) {
+        for (u32 rank = 0; rank < ranks.world(); ++rank) {
             const u32* heard = ranks.heard()[rank];
             max = fmaxf(max, __uint_as_float(heard[0]));
             any |= (heard[1] & 1) != 0;
@@ -713,7 +761,7 @@ __device__ __forceinline__ void choose(const SamplerDrawParams& params, Ranks& r
     if (row.options & SCORES) {
         score(params, row, raw, token, any, max, outcome, ranks, shared);
     }
-    if (threadIdx.x == 0) {
-        params.outcomes[blockIdx.x] = outcome;
+    if (ranks.writes() && threadIdx.x == 0) {
+        params.outcomes[index] = outcome;
     }
 }

@@ -13,6 +13,7 @@ use bytemuck::AnyBitPattern;
 
 use super::driver::ALIGNMENT;
 use super::kernels::sampler::{self as kernels, Change, CommitParams, CountParams, DrawParams, Row, RowRule};
+use super::kernels::sampler_cluster;
 use super::kernels::sampler_shards::{self, Board, Inputs};
 use super::{Buffer, Driver, DriverError, Stream, Transfer};
 use perigee_decoding::sampling::{Logprobs, MAX_LOGIT_BIAS};
@@ -436,9 +437,12 @@ impl Sampler {
             vocab: self.vocab as u32,
             first: self.ids.start as u32,
             ids: self.ids.len() as u32,
-            padding: 0,
+            stride: self.ids.len() as u32,
         };
         match &self.board {
+            None if sampler_cluster::takes(self.ids.len(), stream.arch()) => {
+                sampler_cluster::draw(stream, rows.len(), &params)
+            }
             None => kernels::draw(stream, rows.len(), &params),
             Some(board) => sampler_shards::launch(stream, rows.len(), &params, board),
         }

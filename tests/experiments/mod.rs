@@ -45,7 +45,7 @@ experiments! {
     attention_by_role => attention::roles;
     attention_of_drafts => attention::drafts;
     products_from_cache_and_memory => products::run;
-    sampler_loads => sampler::run;
+    sampler_of_rows => sampler::run;
     router_beside_shared => router::run;
     latents_behind_projections => latents::run;
     absorb_by_tensor_cores => absorb::run;

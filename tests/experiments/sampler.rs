@@ -1,8 +1,9 @@
-//! The sampler's loads: eight of them on their way at once, as they ship, and one.
+//! A row of the sampler: cut over a cluster, by one block with eight loads on their way at once, and by one with one.
 
 use bytemuck::Zeroable;
 use perigee_cuda::Program;
 use perigee_cuda::kernels::sampler::{self, DrawParams, Outcome, Row};
+use perigee_cuda::kernels::sampler_cluster;
 
 use super::{device, edited, micros, on_gpu};
 
@@ -12,15 +13,20 @@ pub(super) fn program() -> Program {
         &sampler::KERNEL,
         &[
             ("template <u32 COUNT = 8, typename With>", "template <u32 COUNT = 1, typename With>"),
+            ("FIRST_LOADS = 8;", "FIRST_LOADS = 1;"),
             ("constexpr u32 COUNT = 8;", "constexpr u32 COUNT = 1;"),
         ],
     )
 }
 
 pub(super) fn run() -> Option<String> {
-    let (vocab, rows) = if on_gpu() { (163_840, [1, 64]) } else { (3000, [1, 2]) };
+    let (vocab, rows) = if on_gpu() { (163_840, [1, 64]) } else { (4100, [1, 2]) };
     let (mut found, mut tokens) = (Vec::new(), Vec::new());
-    for (name, programs) in [("as shipped", Vec::new()), ("one load at a time", vec![program()])] {
+    for (name, programs, is_cut) in [
+        ("a cluster a row", Vec::new(), true),
+        ("a block a row", Vec::new(), false),
+        ("one load at a time", vec![program()], false),
+    ] {
         let mut stream = device(&programs)?;
         let mut times = Vec::new();
         for rows in rows {
@@ -53,9 +59,13 @@ pub(super) fn run() -> Option<String> {
                     vocab: vocab as u32,
                     first: 0,
                     ids: vocab as u32,
-                    padding: 0,
+                    stride: vocab as u32,
                 };
-                let time = micros(&mut stream, 4, |stream, _| sampler::draw(stream, rows, &params).unwrap());
+                let cut = is_cut && sampler_cluster::takes(vocab, stream.arch());
+                let time = micros(&mut stream, 4, |stream, _| match cut {
+                    true => sampler_cluster::draw(stream, rows, &params).unwrap(),
+                    false => sampler::draw(stream, rows, &params).unwrap(),
+                });
                 times.push(format!("{time:.1}"));
                 let drawn: Vec<Outcome> = stream.read(outcomes, rows).unwrap();
                 tokens.push(drawn.iter().map(|outcome| outcome.token).collect::<Vec<_>>());
@@ -63,7 +73,7 @@ pub(super) fn run() -> Option<String> {
         }
         found.push(format!("{name} {} us", times.join(" / ")));
     }
-    let (shipped, changed) = tokens.split_at(tokens.len() / 2);
-    assert_eq!(shipped, changed, "the same tokens");
+    let (cut, others) = tokens.split_at(tokens.len() / 3);
+    assert!(others.chunks(cut.len()).all(|other| other == cut), "the same tokens");
     Some(format!("{vocab} ids, {rows:?} rows, each greedy / drawn / with top-p: {}", found.join("; ")))
 }

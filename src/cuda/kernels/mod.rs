@@ -18,6 +18,7 @@ pub mod rms_norm;
 pub mod route;
 pub mod route_swiglu;
 pub mod sampler;
+pub mod sampler_cluster;
 pub mod sampler_shards;
 pub mod tiled;
 pub mod tiled_down;
@@ -57,6 +58,7 @@ pub const ALL: &[&Kernel] = &[
     &route::KERNEL,
     &route_swiglu::KERNEL,
     &sampler::KERNEL,
+    &sampler_cluster::KERNEL,
     &sampler_shards::KERNEL,
     &tiled_down::KERNEL,
     &tiled_latent::KERNEL,

@@ -12,7 +12,7 @@ const COUNT_THREADS: u32 = 256;
 /// Most likely ids that a row can ask for.
 pub const MAX_TOP: u32 = 256;
 /// Largest vocabulary: the mass of so many weights of 1 is below 2^63.
-const MAX_VOCAB: usize = 1 << 18;
+pub const MAX_VOCAB: usize = 1 << 18;
 
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
@@ -166,8 +166,8 @@ pub struct DrawParams {
     pub first: u32,
     /// I.
     pub ids: u32,
-    /// Unused.
-    pub padding: u32,
+    /// From one row or slot to the next, in ids: I.
+    pub stride: u32,
 }
 
 /// Parameter of `sampler_commit`. Addresses are of device memory.
