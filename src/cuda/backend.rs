@@ -531,6 +531,8 @@ impl<D: Driver> CudaBackend<D> {
         w.expanded.clone_from(&plan.expanded);
         w.has_absorbed = !plan.absorbed.is_empty();
         w.num_logits_rows = plan.logits_rows.len();
+        // The rows of earlier logits are in the plan that this one replaces.
+        w.sampler.compare(Inputs::default());
         let lists = w.attention.lists(plan, padded_rows)?;
         let list_words = Attention::pass_words(padded_rows);
         w.step.upload(&mut self.stream, plan, &w.kv_slots, padded_rows, lists, list_words, sources)

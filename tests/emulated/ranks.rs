@@ -20,14 +20,17 @@ use perigee_model::Blueprint;
 use perigee_model::checkpoint::Checkpoint;
 use perigee_ops::host::Group;
 use perigee_ops::{
-    Activations, AttentionExchange, AttentionForm, Backend, CacheDtype, ContextSplit, Parallelism,
+    Activations, AttentionExchange, AttentionForm, Backend, BlockId, CacheDtype, ContextSplit, Outcomes,
+    Parallelism, SampleRow, SampleRows, SeqSlot, SlotSpec, StepPlan, TokenSource,
 };
 use perigee_telemetry::Metrics;
 
-use super::{Counts, TestDriver, on_gpu};
+use super::{Counts, TestDriver, on_gpu, sampler};
 use crate::eagle3;
 use crate::engine::{Reply, finish, options, prompt, request, run_all, runtime};
-use crate::golden::{check_typical, golden_folder, golden_prompts, largest_difference, load_folder, step};
+use crate::golden::{
+    BLOCK_SIZE, check_typical, golden_folder, golden_prompts, largest_difference, load_folder, step,
+};
 use crate::mtp;
 use crate::ranks;
 
@@ -536,6 +539,24 @@ fn check_recorded_step(parallelism: Parallelism, num_launches: u64) {
         assert_eq!(after.uploads - before.uploads, 1, "the plan");
         assert_eq!(after.allocations, before.allocations);
     }
+}
+
+/// The rows that logits are products of are in a plan, which the next one replaces: a draw behind that compares none with the other ranks.
+#[test]
+fn a_draw_behind_a_step_without_logits_reads_none_of_its_plan() {
+    let Some(group) = group(2, Arch::Sm90a, None, Activations::F32, WHOLE) else { return };
+    let mut model = load_folder(group, &golden_folder("kimi"), CacheDtype::F32);
+    let slot = SeqSlot(0);
+    let spec = SlotSpec { prompt: &[], reply: &[], counts: false, logit_bias: &[], stops: &[] };
+    model.open_slot(slot, &spec).unwrap();
+    step(&mut model, &[7], 0, AttentionForm::Absorbed);
+    let mut plan = StepPlan::default();
+    let tokens = (0..8).map(TokenSource::from);
+    plan.add(tokens, 1, 0, &[BlockId(0)], BLOCK_SIZE);
+    model.forward(&plan).unwrap();
+    let rows = vec![SampleRow { slot, ..sampler::plain(0) }];
+    let ticket = model.sample(&SampleRows { rows, ..SampleRows::default() }).unwrap();
+    model.wait(ticket, &mut Outcomes::default()).unwrap();
 }
 
 /// A link that loses what is stored through it ends the start with the ranks' numbers.
