@@ -331,6 +331,11 @@ pub(super) fn set_register(registers: &mut Registers, target: Target, lane: u32,
     }
 }
 
+/// A number that tells sequences of values apart.
+fn mixed(all: u64, value: u64) -> u64 {
+    (all ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
 /// The bytes of a register in a lane; the first `bytes_of_type` count.
 pub(super) fn register_bytes(registers: &Registers, target: Target, lane: u32) -> [u8; 16] {
     let lane = lane as usize;
@@ -477,6 +482,23 @@ impl Env<'_> {
             _ => self.load_together(warp, access, exec),
         };
         if done { Ok(Flow::Next) } else { self.load_apart(warp, access, exec) }
+    }
+
+    /// A strong load, which may be that of a loop that waits.
+    pub(super) fn look(&mut self, warp: &mut Warp, access: &Access, exec: u32) -> Step {
+        let held = |warp: &Warp| -> u64 {
+            let lanes = lanes(exec).map(|lane| lane as usize);
+            let target = access.registers[0];
+            match target.bytes {
+                0 => 0,
+                4 => lanes.fold(0, |all, lane| mixed(all, warp.registers.narrow(target.slot)[lane].into())),
+                _ => lanes.fold(0, |all, lane| mixed(all, warp.registers.wide(target.slot)[lane])),
+            }
+        };
+        let before = held(warp);
+        let step = self.load(warp, access, exec)?;
+        warp.looks = if held(warp) == before { warp.looks.saturating_add(1) } else { 0 };
+        Ok(step)
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -50,6 +50,10 @@ pub(crate) struct Warp {
     pub(crate) spin: Spin,
     /// Turns of its block in which it stands still.
     pub(crate) rest: u32,
+    /// The same because it waits for something that did not come.
+    pub(crate) doze: u32,
+    /// Strong loads in a row, without a store between them, that found what their registers held: looks of a loop that waits.
+    pub(crate) looks: u32,
     /// Lanes that arrived in that phase.
     pub(crate) cluster_arrived: u32,
 }

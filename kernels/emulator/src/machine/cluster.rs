@@ -196,6 +196,8 @@ fn new_block(
                 }),
                 spin: Spin::default(),
                 rest: 0,
+                doze: 0,
+                looks: 0,
                 cluster_arrived: 0,
             }))
         })

@@ -29,8 +29,12 @@ impl Env<'_> {
     /// `exec` out of the group's `mask`.
     pub(super) fn execute(&mut self, warp: &mut Warp, inst: &Inst, exec: u32, mask: u32) -> Step {
         let slot = match inst.action {
+            Action::Load(ref access) if access.ordering.is_strong() => return self.look(warp, access, exec),
             Action::Load(ref access) => return self.load(warp, access, exec),
-            Action::Store(ref access) => return self.store(warp, access, exec),
+            Action::Store(ref access) => {
+                warp.looks = 0;
+                return self.store(warp, access, exec);
+            }
             Action::Shuffle { members, .. }
             | Action::Vote { members, .. }
             | Action::Match { members, .. }

@@ -22,6 +22,12 @@ const TURN_OF_SEVERAL: u32 = 256;
 /// Turns in which all warps only waited, or stood at barriers, after which none goes on by itself: what the
 /// barriers let through has shown that it waits as well.
 const QUIET: u32 = 16;
+/// Looks in a row without a change from which on a warp is taken for one that waits.
+const LOOKS: u32 = 3;
+/// Turns without a change after which nobody stands still any more: what nobody looks at is no end, nor is it found that there is none.
+const STILL: u32 = 1024;
+/// Turns for which such a warp stands still, at most.
+const DOZE: u32 = 32;
 /// Instructions of a warp that only waits in which it shows what for.
 const POLL: u32 = 128;
 /// Turns of the resident clusters after which another one is admitted: its blocks may be what the
@@ -84,6 +90,12 @@ pub(crate) struct Grid {
     /// Turns in a row in which warps only waited, and the changes of the machine before them.
     quiet: u32,
     quiet_at: u64,
+    /// Turns in a row without such a change in which nobody did but wait.
+    still: u32,
+    /// Whether warps that wait for something stood still in this turn.
+    dozes: bool,
+    /// The changes of the machine at which none of them does.
+    watchful_at: Option<u64>,
     /// Instructions so far, in warps, attempts of those that wait included.
     executed: u64,
     counts: Vec<Count>,
@@ -195,6 +207,9 @@ impl Grid {
             turns: 0,
             quiet: 0,
             quiet_at: 0,
+            still: 0,
+            dozes: false,
+            watchful_at: None,
             executed: 0,
             counts: vec![Count::default(); program.code.len()],
             observers,
@@ -223,6 +238,15 @@ impl Grid {
         for at in 0..self.resident.len() {
             went = went.max(self.turn_of(at, memory)?);
         }
+        if std::mem::take(&mut self.dozes) && went < Went::On {
+            went = Went::On;
+            self.still = if self.quiet_at == memory.changes { self.still + 1 } else { 0 };
+            if self.still == STILL {
+                // Nobody works: whoever waits looks, until something changes.
+                self.still = 0;
+                self.wake_all(memory.changes);
+            }
+        }
         if went == Went::On || self.quiet_at != memory.changes {
             (self.quiet, self.quiet_at) = (0, memory.changes);
         } else {
@@ -250,6 +274,12 @@ impl Grid {
         }
         let ended = self.resident.is_empty() && self.waiting.is_empty();
         Ok(if ended { Turned::Ended } else { Turned::Moved })
+    }
+
+    fn wake_all(&mut self, changes: u64) {
+        let blocks = self.resident.iter_mut().flat_map(|cluster| &mut cluster.blocks);
+        blocks.flat_map(|block| block.warps.iter_mut().flatten()).for_each(|warp| warp.doze = 0);
+        self.watchful_at = Some(changes);
     }
 
     fn admit(&mut self, memory: &mut Memory) -> bool {
@@ -315,6 +345,12 @@ impl Grid {
                 cluster.blocks[rank].warps[index] = Some(warp);
                 continue;
             }
+            if warp.doze > 0 {
+                warp.doze -= 1;
+                self.dozes = true;
+                cluster.blocks[rank].warps[index] = Some(warp);
+                continue;
+            }
             if warp.rest > 0 {
                 warp.rest -= 1;
                 went = Went::On;
@@ -333,6 +369,15 @@ impl Grid {
             });
             if self.options.shuffle.is_some() && memory.signals != signals && self.random.below(4) == 0 {
                 warp.rest = 1 << self.random.below(8);
+            }
+            if self.options.shuffle.is_some()
+                && warp.looks >= LOOKS
+                && self.watchful_at != Some(memory.changes)
+            {
+                // Any order is one that may be: who waits mostly looks less often than others work, and now and then as often.
+                let wide_awake = self.random.below(8) == 0;
+                warp.doze = if wide_awake { 0 } else { self.random.below(DOZE) };
+                warp.looks = if wide_awake { 0 } else { warp.looks };
             }
             if turn != Turn::Done {
                 cluster.blocks[rank].warps[index] = Some(warp);
