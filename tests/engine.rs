@@ -74,6 +74,7 @@ pub(crate) fn options() -> EngineOptions {
         block_size: 16,
         cache_bytes: 0,
         num_blocks: 1024,
+        fp4_activations: None,
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,

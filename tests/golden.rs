@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use perigee_cpu::{CpuBackend, CpuOptions};
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, Model, Weights};
+use perigee_model::{Blueprint, Fp4Activations, Inventory, LoadError, Model, Uploads, Weights};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::host::Group;
 use perigee_ops::host::reference::ReferenceBackend;
@@ -73,18 +73,39 @@ pub(crate) fn load_folder<B: Backend>(backend: B, folder: &Path, dtype: CacheDty
 
 /// The same for so many sequences.
 pub(crate) fn load_for<B: Backend>(
-    mut backend: B,
+    backend: B,
     folder: &Path,
     dtype: CacheDtype,
     max_num_seqs: usize,
 ) -> Model<B> {
+    load_with(backend, folder, dtype, max_num_seqs, None).unwrap()
+}
+
+/// The same with rows of the FFNs in another form.
+pub(crate) fn load_with<B: Backend>(
+    mut backend: B,
+    folder: &Path,
+    dtype: CacheDtype,
+    max_num_seqs: usize,
+    activations: Option<Fp4Activations>,
+) -> Result<Model<B>, LoadError> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
-    let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
+    let inventory = Inventory::take(&checkpoint, &blueprint);
+    let (uploads, progress) = (Uploads::default(), &mut |_, _| ());
+    let weights = Weights::load_inventory(
+        &checkpoint,
+        &blueprint,
+        inventory,
+        activations,
+        &mut backend,
+        &uploads,
+        progress,
+    )?;
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, dtype);
     let eps = blueprint.rms_norm_eps;
     let capacity = Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs, block_size: BLOCK_SIZE };
-    Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap()
+    Ok(Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap())
 }
 
 /// Logits `[len, vocab]` of positions `start..start + len` of one sequence that owns every block in reverse order.

@@ -10,7 +10,9 @@ use perigee_numbers::quant::fp8::{decode_e4m3, decode_e8m0, encode_e4m3};
 use perigee_numbers::quant::fp8_block::encode_fp8;
 use perigee_numbers::quant::int4::encode_int4_codes;
 use perigee_numbers::quant::nvfp4::BlockScales;
-use perigee_numbers::quant::{FP8_BLOCK, PackedFormat, PackedMatrix, Packing, StoredMatrix, TensorScale};
+use perigee_numbers::quant::{
+    ActivationForm, FP8_BLOCK, PackedFormat, PackedMatrix, Packing, StoredMatrix, TensorScale,
+};
 use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::Activations;
 use perigee_ops::host::HostOps;
@@ -434,6 +436,45 @@ fn gaussian() -> (Vec<f32>, [usize; 2]) {
 }
 
 /// Error bars of the sheet's section 7, each within one per cent.
+/// Rows, form, and the stem of what is expected: the hostile rows of `w4a4_activations`, for every tensor scale.
+fn activations(golden: &Golden) -> Vec<(Vec<f32>, usize, ActivationForm, String)> {
+    let mut all = Vec::new();
+    for set in ["bf16", "f32"] {
+        let scales = golden.get(&format!("{set}.input_scale")).f32();
+        for (at, scale) in scales.into_iter().enumerate() {
+            let name = if set == "bf16" { "bf16.x".to_owned() } else { format!("f32.{at}.x") };
+            let x = golden.get(&name);
+            let form = ActivationForm::Nvfp4 { scale, terms: 1 };
+            all.push((x.f32(), x.matrix()[1], form, format!("{set}.{at}.engine")));
+            if at == 0 {
+                all.push((x.f32(), x.matrix()[1], ActivationForm::Mxfp4, format!("{set}.mx.even")));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn activations_have_the_codes_of_the_engines() {
+    let golden = Golden::open("w4a4_activations.safetensors");
+    for (rows, columns, form, stem) in activations(&golden) {
+        let (mut codes, mut scales) = (vec![0; rows.len() / 2], vec![0; rows.len() / form.block()]);
+        for (at, row) in rows.chunks(columns).enumerate() {
+            let (width, blocks) = (columns / 2, columns / form.block());
+            form.encode(row, &mut codes[at * width..][..width], &mut scales[at * blocks..][..blocks]);
+        }
+        same_bytes(&scales, golden.get(&format!("{stem}.scale")).bytes, &stem);
+        same_codes(&codes, golden.get(&format!("{stem}.codes")).bytes, columns, None, &stem);
+        let values = golden.get(&match form {
+            ActivationForm::Nvfp4 { .. } => format!("{stem}.dequant"),
+            ActivationForm::Mxfp4 => stem.replace("even", "quark.dequant"),
+        });
+        let mut rounded = rows;
+        rounded.chunks_mut(columns).for_each(|row| form.round(row));
+        same_bits(&rounded, &values.f32(), &stem);
+    }
+}
+
 #[test]
 fn errors_on_gaussian_weights_are_those_of_the_sheet() {
     let (values, shape) = gaussian();

@@ -39,6 +39,7 @@ fn nano() -> Nano {
         block_size: 32,
         cache_bytes: 128 << 20,
         num_blocks: 0,
+        fp4_activations: None,
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,

@@ -49,6 +49,7 @@ fn start() -> Nano {
         block_size: 16,
         cache_bytes: 64 << 20,
         num_blocks: 0,
+        fp4_activations: None,
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,

@@ -1,5 +1,6 @@
 //! Whole-program tests.
 
+mod activations;
 mod admission;
 mod agents;
 mod bodies;

@@ -202,6 +202,7 @@ fn sampled_replies(
         block_size: 32,
         cache_bytes: 256 << 20,
         num_blocks: 0,
+        fp4_activations: None,
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,

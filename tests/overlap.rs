@@ -76,6 +76,7 @@ fn options(num_blocks: usize, max_num_seqs: usize) -> EngineOptions {
         block_size: 16,
         cache_bytes: 0,
         num_blocks,
+        fp4_activations: None,
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,

@@ -20,7 +20,7 @@ pub(super) fn kv_identity(
 ) -> Identity {
     let (program, arithmetic) = (program(), arithmetic(options));
     let numbers = (options.block_size, options.latent_norm_eps, options.speculation.rope_theta);
-    let numbers = format!("{dtype:?} {numbers:?}");
+    let numbers = format!("{dtype:?} {numbers:?} {:?}", options.fp4_activations);
     let weights = sampled(checkpoint);
     let draft = draft.map(sampled).unwrap_or_default();
     let parts = [program.as_bytes(), arithmetic.as_bytes(), numbers.as_bytes(), &weights, &draft];

@@ -194,6 +194,9 @@ fn write_facts(text: &mut String, i: &Inspection) {
     };
     fact("KV scales", kv);
     fact("input scales", i.input_scales.to_string());
+    if !i.fp4_activations.is_empty() {
+        fact("activations", format!("bf16, and in 4 bits {}", i.fp4_activations.join(", ")));
+    }
     if let Some(tower) = &i.vision_tower {
         let state = match tower.is_whole {
             true => "images are served",

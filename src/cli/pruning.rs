@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use super::offline_progress::{OfflineProgress, Unit};
 use crate::boot::{BootError, chain};
 use crate::config::args::{
-    AuditArgs, BackendArg, CompareArgs, CriterionArg, PruneArgs, SaliencyArgs, TextPassArgs,
+    ActivationPair, AuditArgs, BackendArg, CompareArgs, CriterionArg, PruneArgs, SaliencyArgs, TextPassArgs,
 };
+use crate::config::device::ActivationsChoice;
 use perigee_compress::audit::AuditOutcome;
 use perigee_compress::{
     AuditOptions, Comparison, Criterion, Documents, ExpertPlan, PassError, PassOptions, Saliency, SourceId,
@@ -187,8 +188,16 @@ fn run_saliency(args: &SaliencyArgs) -> Result<(), BootError> {
 }
 
 fn run_compare(args: &CompareArgs) -> Result<(), BootError> {
-    let (a, b) = (Checkpoint::open(&args.a)?, Checkpoint::open(&args.b)?);
-    let found = with_backend(&args.pass, &a, &mut CompareFirst { args, a: &a, b: &b })?;
+    let b = match (&args.b, &args.activations) {
+        (Some(b), _) => b,
+        (None, Some(_)) => &args.a,
+        (None, None) => {
+            return Err("one checkpoint and one form of activations leave nothing to compare: name a second folder, or --activations A,B".into());
+        }
+    };
+    let (a, b) = (Checkpoint::open(&args.a)?, Checkpoint::open(b)?);
+    let first = args.activations.map_or(ActivationsChoice::F32, |ActivationPair(first, _)| first);
+    let found = with_activations(&args.pass, first, &a, &mut CompareFirst { args, a: &a, b: &b })?;
     match args.json {
         true => print(&format!("{:#}\n", serde_json::json!(found))),
         false => print(&found.text()),
@@ -239,7 +248,9 @@ impl OnModel for CompareFirst<'_> {
     type Out = Comparison;
 
     fn run<A: Calibrate>(&mut self, first: &mut TextPass<'_, A>) -> Result<Comparison, BootError> {
-        with_backend(&self.args.pass, self.b, &mut CompareBoth { args: self.args, a: self.a, first })
+        let second = self.args.activations.map_or(ActivationsChoice::F32, |ActivationPair(_, second)| second);
+        let both = &mut CompareBoth { args: self.args, a: self.a, first };
+        with_activations(&self.args.pass, second, self.b, both)
     }
 }
 
@@ -277,9 +288,23 @@ pub(super) fn with_backend<W: OnModel>(
     checkpoint: &Checkpoint,
     work: &mut W,
 ) -> Result<W::Out, BootError> {
-    let options = options(args);
+    with_activations(args, ActivationsChoice::F32, checkpoint, work)
+}
+
+/// The same with activations of another type; the reference backend knows f32 and those of 4 bits alone.
+fn with_activations<W: OnModel>(
+    args: &TextPassArgs,
+    activations: ActivationsChoice,
+    checkpoint: &Checkpoint,
+    work: &mut W,
+) -> Result<W::Out, BootError> {
+    let options = PassOptions { activations: activations.fp4(), ..options(args) };
+    let activations = activations.unless_auto(Activations::F32);
+    if args.backend == BackendArg::Reference && activations != Activations::F32 {
+        return Err("--activations: the reference backend computes f32, nvfp4, nvfp4x2, nvfp4x3 and mxfp4: take --backend cpu".into());
+    }
     if args.backend != BackendArg::Reference {
-        let cpu = CpuOptions { threads: args.threads, activations: Activations::F32, ..Default::default() };
+        let cpu = CpuOptions { threads: args.threads, activations, ..Default::default() };
         let mut pass = TextPass::open(CpuBackend::new(cpu), checkpoint, &options)?;
         match work.run(&mut pass) {
             Err(error) if args.backend == BackendArg::Auto && refused(&error).is_some() => {
@@ -310,6 +335,7 @@ pub(super) fn options(args: &TextPassArgs) -> PassOptions {
         step: args.step as usize,
         max_tokens: args.max_tokens,
         control_tokens: args.control_tokens,
+        activations: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
+use super::device::ActivationsChoice;
 use super::sources::{FlagValue, LoadRequest};
 use super::vllm_flags::VllmFlags;
 
@@ -661,8 +662,11 @@ pub struct LayerList(pub std::collections::BTreeSet<usize>);
 pub struct CompareArgs {
     /// The yardstick.
     pub a: PathBuf,
-    /// What is measured against it.
-    pub b: PathBuf,
+    /// What is measured against it [default: the same checkpoint, with other activations].
+    pub b: Option<PathBuf>,
+    /// Activations of the two as in device.activations, for example bf16,nvfp4 [default: f32,f32].
+    #[arg(long, value_name = "A,B", value_parser = parse_activations)]
+    pub activations: Option<ActivationPair>,
     /// Relative error of hidden states above which a layer is named.
     #[arg(long, default_value_t = 0.1)]
     pub limit: f64,
@@ -672,6 +676,18 @@ pub struct CompareArgs {
     /// Text.
     #[command(flatten)]
     pub pass: TextPassArgs,
+}
+
+/// Activations of the two sides of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActivationPair(pub ActivationsChoice, pub ActivationsChoice);
+
+/// `bf16,nvfp4`.
+fn parse_activations(text: &str) -> Result<ActivationPair, String> {
+    let (a, b) =
+        text.split_once(',').ok_or_else(|| format!("{text:?} is not two forms; example: bf16,nvfp4"))?;
+    let form = |name: &str| ActivationsChoice::parse(name.trim());
+    Ok(ActivationPair(form(a)?, form(b)?))
 }
 
 /// `1,3-5`.

@@ -1,5 +1,6 @@
 //! What computes.
 
+use perigee_model::Fp4Activations;
 use perigee_ops::Activations;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,9 @@ pub struct DeviceConfig {
     /// of their products, bf16 for all others; auto = f32 for checkpoints so small that it costs little (less than 32 MiB of weights per token), else bf16.
     /// On processors whose products of bytes are faster than those of bf16 (all but AMD's with AVX-512 BF16), what meets 4-bit weights is 15-bit
     /// integers in place of bf16, which is finer. GPUs take int8 as bf16, and compute attention in f32 in all modes.
+    /// nvfp4 = 4-bit floats in front of dense, shared and routed FFNs with NVFP4 weights, as the checkpoint's input_scale was calibrated: what engines on
+    /// Blackwell compute, with about 9 % of noise in each product; nvfp4x2 and nvfp4x3 = sums of two and three such rows, the latter finer than bf16; mxfp4 = the like
+    /// of nvfp4 for MXFP4 weights. On the CPU and the reference backend alone, where they are slower than bf16: to see what another machine will answer.
     pub activations: ActivationsChoice,
     /// Share of a GPU's memory that may be in use once this server has planned its own, vLLM's gpu_memory_utilization: what is beyond it
     /// stays free for others. The plan sets 1 GiB aside in any case. Smaller: fewer cached tokens. The memory of the CPU is divided by
@@ -59,16 +63,43 @@ pub enum ActivationsChoice {
     F32,
     /// 8 bits with a scale per 32 inputs where weights are 4-bit codes, else 16 bits.
     Int8,
+    /// 4-bit floats where FFNs have NVFP4 weights, as the checkpoint was calibrated.
+    Nvfp4,
+    /// Sums of two rows of such floats.
+    Nvfp4x2,
+    /// Sums of three.
+    Nvfp4x3,
+    /// 4-bit floats where FFNs have MXFP4 weights.
+    Mxfp4,
 }
 
 impl ActivationsChoice {
-    /// The type that is set, or `auto`.
+    /// The type that is set, or `auto`, which what is not in 4-bit floats has as well.
     pub fn unless_auto(self, auto: Activations) -> Activations {
         match self {
-            Self::Auto => auto,
+            Self::Auto | Self::Nvfp4 | Self::Nvfp4x2 | Self::Nvfp4x3 | Self::Mxfp4 => auto,
             Self::Bf16 => Activations::Bf16,
             Self::F32 => Activations::F32,
             Self::Int8 => Activations::Int8,
+        }
+    }
+}
+
+impl ActivationsChoice {
+    /// The value of this name. Errors: what there is.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let value = serde_json::Value::String(name.to_owned());
+        serde_json::from_value(value).map_err(|error| error.to_string())
+    }
+
+    /// The form of rows in front of FFNs with 4-bit weights, if it is one of 4-bit floats.
+    pub fn fp4(self) -> Option<Fp4Activations> {
+        match self {
+            Self::Auto | Self::Bf16 | Self::F32 | Self::Int8 => None,
+            Self::Nvfp4 => Some(Fp4Activations::Nvfp4 { terms: 1 }),
+            Self::Nvfp4x2 => Some(Fp4Activations::Nvfp4 { terms: 2 }),
+            Self::Nvfp4x3 => Some(Fp4Activations::Nvfp4 { terms: 3 }),
+            Self::Mxfp4 => Some(Fp4Activations::Mxfp4),
         }
     }
 }
@@ -106,6 +137,13 @@ impl DeviceConfig {
         if !self.devices.is_empty() && self.ranks > self.devices.len() {
             let count = self.devices.len();
             problems.push(("ranks", format!("must be at most the {count} GPUs of device.devices")));
+        }
+        if let (BackendChoice::Cuda, Some(form)) = (self.backend, self.activations.fp4()) {
+            let name = form.name();
+            problems.push((
+                "activations",
+                format!("must be auto, bf16, f32 or int8 with backend cuda, which does not compute {name}"),
+            ));
         }
         if !(0.05..=1.0).contains(&self.memory_utilization) {
             problems.push(("memory_utilization", "must be from 0.05 to 1".into()));

@@ -255,8 +255,9 @@ impl HostOps for CpuBackend {
         let packed = pack_reporting(&mut self.pool, self.numerics.isa, "experts", &sources, &self.uploads)?;
         let mut packed = packed.into_iter();
         let mut list = Vec::with_capacity(experts.len());
-        while let (Some(gate_up), Some(down)) = (packed.next(), packed.next()) {
-            list.push(Expert { gate_up, down });
+        for e in experts {
+            let (Some(gate_up), Some(down)) = (packed.next(), packed.next()) else { break };
+            list.push(Expert { gate_up, down, input: e.input, inner: e.inner });
         }
         Ok(Experts { first, list })
     }
@@ -603,6 +604,7 @@ impl HostOps for CpuBackend {
         expect_below(op, x.rows, rows)?;
         let panels = &weights.list[expert].gate_up;
         expect(op, &[panels.in_features], &[x.cols])?;
+        // Ranges of inputs are measured without rounding them to codes first.
         let layout = self.numerics.layout(panels.format, panels.in_features);
         // Gate and up of 16 units side by side, then of the next 16; lanes beyond the last unit are zero.
         let stride = panels.num_panels * LANES;

@@ -9,8 +9,9 @@ use super::buffer::Routing;
 use super::gemm::{Epilogue, Multiply, Operands, finished_together, row_blocks};
 use super::layout::LANES;
 use super::matrix::Panels;
-use super::rows::{self, Numerics, RowWriter};
+use super::rows::{self, Numerics, RowLayout, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
+use perigee_numbers::quant::ActivationForm;
 use perigee_numbers::threads::{PerWorker, Shards, ThreadPool};
 use perigee_ops::RouterShape;
 use std::ops::Range;
@@ -34,6 +35,19 @@ pub(crate) struct Expert {
     pub gate_up: Panels,
     /// `[D, I]`.
     pub down: Panels,
+    /// What the rows are rounded to that meet gate and up, and those that meet `down`.
+    pub input: Option<ActivationForm>,
+    pub inner: Option<ActivationForm>,
+}
+
+impl Expert {
+    fn input_layout(&self, numerics: Numerics) -> RowLayout {
+        numerics.of_rows_in(self.input).layout(self.gate_up.format, self.gate_up.in_features)
+    }
+
+    fn hidden_layout(&self, numerics: Numerics) -> RowLayout {
+        numerics.of_rows_in(self.inner).layout(self.down.format, self.down.in_features)
+    }
 }
 
 /// The entry of an expert that is held elsewhere.
@@ -313,14 +327,8 @@ fn one_pass(
             _ => unreachable!("groups are made of what was given"),
         }
     };
-    let input_layout = |group: &Group| {
-        let weights = &expert(group).gate_up;
-        numerics.layout(weights.format, weights.in_features)
-    };
-    let hidden_layout = |group: &Group| {
-        let weights = &expert(group).down;
-        numerics.layout(weights.format, weights.in_features)
-    };
+    let input_layout = |group: &Group| expert(group).input_layout(*numerics);
+    let hidden_layout = |group: &Group| expert(group).hidden_layout(*numerics);
 
     // A row meets several experts: it is quantized once. All layouts of integers of one width are the same.
     if let Some(layout) = groups.iter().map(input_layout).find(|layout| layout.format.is_integer()) {
@@ -339,6 +347,10 @@ fn one_pass(
             rows::interleave(layout, writer, 0..tiling.tiles, quantized, &row);
         } else {
             rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| &x[row(i) * width..(row(i) + 1) * width]);
+        }
+        if let Some(form) = expert(group).input {
+            // SAFETY: as above.
+            (0..group.rows).for_each(|row| unsafe { writer.round(row, form) });
         }
     };
     if rows == 1 {
@@ -381,6 +393,17 @@ fn one_pass(
     });
 
     let Some(first_group) = groups.first() else { return };
+    if groups.iter().any(|group| expert(group).inner.is_some()) {
+        pool.for_each(entries.len(), |_, entry| {
+            let group = &groups[groups.partition_point(|group| group.first <= entry) - 1];
+            let (layout, Some(form)) = (hidden_layout(group), expert(group).inner) else { return };
+            // SAFETY: the hidden rows stay borrowed; entries are rows of their own.
+            unsafe {
+                let words = hidden_words.slice(group.hidden_start, group.rows * layout.words());
+                RowWriter::new(words, layout, layout.tiling(group.rows)).round(entry - group.first, form);
+            }
+        });
+    }
     let num_panels = expert(first_group).down.num_panels;
     // Few entries: wider chunks make longer streams. Many: the kept sums of a chunk should stay in the cache.
     let chunk = if entries.len() > 512 { 2 } else { 4 };
@@ -523,21 +546,22 @@ fn plan(
         entries.extend(0..rows as u32);
     }
     let (mut input_words, mut hidden_words) = (0, 0);
-    let mut packed_once: Option<(rows::RowLayout, usize)> = None;
+    let mut packed_once: Option<(RowLayout, Option<ActivationForm>, usize)> = None;
     for (g, group) in groups.iter_mut().enumerate() {
         let weights = match (group.expert, routed, shared) {
             (Some(e), Some((experts, _)), _) => &experts.list[e],
             (None, _, Some(shared)) => shared,
             _ => continue,
         };
-        let layout = numerics.layout(weights.gate_up.format, weights.gate_up.in_features);
-        let next = numerics.layout(weights.down.format, weights.down.in_features);
+        let (layout, next) = (weights.input_layout(numerics), weights.hidden_layout(numerics));
         match packed_once {
-            Some((same, start)) if rows == 1 && same == layout => group.input_start = start,
+            Some((same, form, start)) if rows == 1 && same == layout && form == weights.input => {
+                group.input_start = start;
+            }
             _ => {
                 group.input_start = input_words;
                 input_words += group.rows * layout.words();
-                packed_once = Some((layout, group.input_start));
+                packed_once = Some((layout, weights.input, group.input_start));
             }
         }
         group.hidden_start = hidden_words;

@@ -9,6 +9,7 @@ use super::layout::{
     STEP_INPUTS, Tiling,
 };
 use super::simd::{self, Isa, Kernel, Simd};
+use perigee_numbers::quant::ActivationForm;
 use perigee_numbers::threads::{Shards, ThreadPool};
 use perigee_ops::Activations;
 
@@ -56,6 +57,11 @@ impl Numerics {
             padded: in_features.next_multiple_of(padding),
             isa: self.isa,
         }
+    }
+
+    /// The same for rows that have been rounded to this form, to which nothing more is done.
+    pub(crate) fn of_rows_in(self, form: Option<ActivationForm>) -> Self {
+        Self { activations: if form.is_some() { Activations::F32 } else { self.activations }, ..self }
     }
 
     /// The same without the matrix unit: in attention both operands are made on the fly, and products are small.
@@ -171,6 +177,51 @@ impl RowWriter {
         let from_tile = if self.layout.format == RowFormat::Blocks { BLOCK_WORDS } else { planes };
         let first = self.base.wrapping_add(start * self.layout.words() + (row - start) * from_tile);
         PackedRow { first, height: height * planes, layout: self.layout }
+    }
+}
+
+/// Rounds row `row` of packed f32 rows in place.
+struct RoundRow {
+    writer: RowWriter,
+    row: usize,
+    form: ActivationForm,
+}
+
+/// Inputs of the largest block of a form.
+const MOST_BLOCK: usize = 32;
+
+impl Kernel for RoundRow {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let PackedRow { first, height, layout } = self.writer.row(self.row);
+        let block = self.form.block();
+        let mut values = [0.0f32; MOST_BLOCK];
+        for k in (0..layout.in_features).step_by(block) {
+            let values = &mut values[..block.min(layout.in_features - k)];
+            for (i, value) in values.iter_mut().enumerate() {
+                // SAFETY: inside the row, whose words the writer has.
+                *value = f32::from_bits(unsafe { *first.add((k + i) * height) });
+            }
+            self.form.round(values);
+            for (i, value) in values.iter().enumerate() {
+                // SAFETY: as above; no other worker has this row.
+                unsafe { *first.add((k + i) * height) = value.to_bits() };
+            }
+        }
+    }
+}
+
+impl RowWriter {
+    /// Rounds row `row`, which was packed as f32.
+    ///
+    /// # Safety
+    /// The words are still borrowed; no other worker has this row.
+    pub(crate) unsafe fn round(self, row: usize, form: ActivationForm) {
+        assert!(self.layout.format == RowFormat::F32 && form.block() <= MOST_BLOCK);
+        // SAFETY: the layout's instruction set is supported (checked at construction); by the contract.
+        unsafe { simd::launch(self.layout.isa, RoundRow { writer: self, row, form }) }
     }
 }
 

@@ -288,7 +288,13 @@ impl Stored {
 }
 
 fn expert(e: &[Tensor; 3]) -> ExpertMatrices<'_> {
-    ExpertMatrices { gate_proj: e[0].stored(), up_proj: e[1].stored(), down_proj: e[2].stored() }
+    ExpertMatrices {
+        gate_proj: e[0].stored(),
+        up_proj: e[1].stored(),
+        down_proj: e[2].stored(),
+        input: None,
+        inner: None,
+    }
 }
 
 /// The same weights in a backend.

@@ -261,6 +261,8 @@ impl DraftTensors {
                 gate_proj: stored(names.layer("mlp.gate_proj"))?,
                 up_proj: stored(names.layer("mlp.up_proj"))?,
                 down_proj: stored(names.layer("mlp.down_proj"))?,
+                input: None,
+                inner: None,
             },
             norm: gain(names.top("norm")),
             lm_head: match draft.tie_word_embeddings {

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use super::activations;
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::inventory::Inventory;
@@ -51,6 +52,8 @@ pub struct Inspection {
     pub kv_cache_declared: bool,
     /// Number of calibrated scales of activations.
     pub input_scales: usize,
+    /// Values of `device.activations` in 4-bit floats that the FFNs have weights for.
+    pub fp4_activations: Vec<String>,
     /// The vision tower; `None` if the configuration has none.
     pub vision_tower: Option<VisionTower>,
     /// The prediction layer behind the network; `None` without one.
@@ -220,6 +223,7 @@ impl Inspection {
             kv_scales: inventory.kv_scales.len(),
             kv_cache_declared: inventory.declared.as_ref().is_some_and(|declared| declared.kv_cache),
             input_scales: inventory.num_input_scales,
+            fp4_activations: activations::possible(&inventory.linears, inventory.num_input_scales),
             vision_tower,
             prediction_layer: prediction_layer(checkpoint, b),
             pruned: pruned(b, inventory.experts_stored),

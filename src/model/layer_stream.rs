@@ -2,6 +2,7 @@
 //! residual stream of the text stays on the host, and every layer is loaded once for the whole
 //! text.
 
+use super::activations::Fp4Activations;
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
 use super::inventory::Inventory;
@@ -39,7 +40,7 @@ pub struct LayerStream<'a, B: Backend> {
 impl<'a, B: Calibrate> LayerStream<'a, B> {
     /// Checks the checkpoint and allocates workspace for steps of `max_tokens` rows (at most
     /// `max_logits_rows` with logits at once) and a cache of shape `cache`, reduced to one layer.
-    /// Loads no weights.
+    /// Rows of the FFNs are in the form `activations`. Loads no weights.
     pub fn open(
         checkpoint: &'a Checkpoint,
         blueprint: Blueprint,
@@ -47,8 +48,9 @@ impl<'a, B: Calibrate> LayerStream<'a, B> {
         max_tokens: usize,
         max_logits_rows: usize,
         cache: &CacheShape,
+        activations: Option<Fp4Activations>,
     ) -> Result<Self, StreamError> {
-        let bindings = Bindings::check(checkpoint, Inventory::take(checkpoint, &blueprint))?;
+        let bindings = Bindings::check(checkpoint, Inventory::take(checkpoint, &blueprint), activations)?;
         let cache = CacheShape { num_layers: 1, ..*cache };
         let eps = blueprint.rms_norm_eps;
         let capacity =

@@ -5,6 +5,7 @@
 //! scheduling of sequences, or text.
 
 pub mod checkpoint;
+mod activations;
 mod active_bytes;
 pub mod config;
 mod blueprint;
@@ -31,6 +32,7 @@ mod weight_names;
 mod weights;
 pub mod vision;
 
+pub use activations::{Fp4Activations, InputScales};
 pub use active_bytes::active_bytes;
 pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
 pub use declared::{DeclaredQuantization, DeclaredScheme};

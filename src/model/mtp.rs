@@ -128,7 +128,7 @@ impl<B: Backend> MtpDrafter<B> {
         cache: &CacheShape,
     ) -> Result<Self, LoadError> {
         let (blueprint, at) = (&layer.blueprint, layer.layer());
-        let bindings = Bindings::check(checkpoint, layer.inventory.clone())?;
+        let bindings = Bindings::check(checkpoint, layer.inventory.clone(), None)?;
         let shape = blueprint.shape(layer.latent_norm_eps);
         let name = |rest: &str| layer.inventory.names.layer(at, rest);
         let upload = |source| LoadError::Upload { name: name("eh_proj"), source };

@@ -3,11 +3,12 @@
 //! All checks come first (missing, unexpected, wrongly shaped and unusable tensors, in one error);
 //! the upload follows in layer order. A bad checkpoint thus costs no upload.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
+use super::activations::{Fp4Activations, InputScales, is_of_ffn};
 use super::blueprint::Blueprint;
 use super::checkpoint::Checkpoint;
-use super::inventory::{Inventory, Problems, parts};
+use super::inventory::{Inventory, Linear, Problems, parts};
 use super::read_ahead::{ReadAhead, Uploads};
 use super::scale_pass::ScalePass;
 use super::weight_names::WeightNames;
@@ -25,6 +26,24 @@ pub enum LoadError {
         source_name: String,
         /// One problem per line.
         problems: String,
+    },
+    /// No linear of an FFN has the format that a form of activations needs.
+    #[error("device.activations {}: no FFN of {source_name} has {} weights, only {found}", asked.name(), asked.format().name())]
+    NoSuchWeights {
+        /// Form that is asked for.
+        asked: Fp4Activations,
+        /// Folder of the checkpoint, or `(embedded)`.
+        source_name: String,
+        /// Formats of the FFNs' weights.
+        found: String,
+    },
+    /// A form of activations needs a scale that the checkpoint has not.
+    #[error(
+        "{name}: no input_scale is stored, and device.activations nvfp4 needs one: nvfp4x2, nvfp4x3 and bf16 do not"
+    )]
+    NoInputScale {
+        /// Name of the linear.
+        name: String,
     },
     /// A linear cannot be read.
     #[error("{name}: {source}")]
@@ -53,6 +72,22 @@ impl LoadError {
         let source_name = checkpoint.source().to_string();
         Err(LoadError::Mismatch { source_name, problems: problems.to_string() })
     }
+}
+
+/// Errors: activations are asked for in a form that meets the weights of no FFN.
+fn check_activations(
+    checkpoint: &Checkpoint,
+    linears: &[Linear],
+    asked: Option<Fp4Activations>,
+) -> Result<(), LoadError> {
+    let Some(asked) = asked else { return Ok(()) };
+    let ffns = linears.iter().filter(|linear| is_of_ffn(linear.class));
+    let formats: BTreeSet<_> = ffns.map(|linear| linear.layout.dialect.format_name()).collect();
+    if formats.contains(asked.format().name()) {
+        return Ok(());
+    }
+    let found = formats.into_iter().collect::<Vec<_>>().join(" and ");
+    Err(LoadError::NoSuchWeights { asked, source_name: checkpoint.source().to_string(), found })
 }
 
 /// Attention weights of one layer.
@@ -93,12 +128,19 @@ pub(super) struct Bindings<'a> {
     names: WeightNames,
     /// Repaired block scales by linear; linears without repairs are absent.
     repaired: HashMap<String, Vec<u8>>,
+    /// Form of the rows in front of FFNs with 4-bit weights.
+    activations: Option<Fp4Activations>,
 }
 
 impl<'a> Bindings<'a> {
-    /// Checks names, shapes, dtypes and scales.
-    pub(super) fn check(checkpoint: &'a Checkpoint, inventory: Inventory) -> Result<Self, LoadError> {
+    /// Checks names, shapes, dtypes and scales, and that `activations` meet weights of their format.
+    pub(super) fn check(
+        checkpoint: &'a Checkpoint,
+        inventory: Inventory,
+        activations: Option<Fp4Activations>,
+    ) -> Result<Self, LoadError> {
         LoadError::check(checkpoint, &inventory.problems)?;
+        check_activations(checkpoint, &inventory.linears, activations)?;
         let mut scales = ScalePass::run(checkpoint, &inventory.linears, false);
         let wrong = std::mem::take(&mut scales.faults);
         LoadError::check(checkpoint, &Problems { wrong, ..Default::default() })?;
@@ -110,7 +152,7 @@ impl<'a> Bindings<'a> {
                 "NaN or negative block scales on blocks whose codes are all zero are taken as 1"
             );
         }
-        Ok(Self { checkpoint, names: inventory.names, repaired: scales.repaired })
+        Ok(Self { checkpoint, names: inventory.names, repaired: scales.repaired, activations })
     }
 
     /// The embedding table, `[vocab, D]`, in its stored format.
@@ -168,20 +210,21 @@ impl<B: Backend> Weights<B> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let inventory = Inventory::take(checkpoint, blueprint);
-        Self::load_inventory(checkpoint, blueprint, inventory, backend, &Uploads::default(), progress)
+        Self::load_inventory(checkpoint, blueprint, inventory, None, backend, &Uploads::default(), progress)
     }
 
-    /// [`Weights::load`] with an inventory taken before (for the memory plan) and a backend that
-    /// reports its uploads.
+    /// [`Weights::load`] with an inventory taken before (for the memory plan), rows of the FFNs in a form of their own, and a backend
+    /// that reports its uploads.
     pub fn load_inventory(
         checkpoint: &Checkpoint,
         blueprint: &Blueprint,
         inventory: Inventory,
+        activations: Option<Fp4Activations>,
         backend: &mut B,
         uploads: &Uploads,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        let bindings = Bindings::check(checkpoint, inventory)?;
+        let bindings = Bindings::check(checkpoint, inventory, activations)?;
         let reading = ReadAhead::plan(checkpoint, &bindings.names, blueprint, uploads);
         let mut section = 0;
         // Ends the section before and begins the next one.
@@ -206,6 +249,27 @@ impl<B: Backend> Weights<B> {
         checkpoint.release_under("");
         progress(reading.total(), reading.total());
         Ok(weights)
+    }
+}
+
+/// What an operator should know of the scales of one FFN's inputs, or of a layer's experts.
+fn report(layer: usize, stem: &str, scales: InputScales) {
+    let InputScales { num_missing, num_found, spread, .. } = scales;
+    if num_missing > 0 && num_found > 0 {
+        tracing::warn!(
+            layer,
+            stem,
+            missing = num_missing,
+            "linears without input_scale take the largest of their layer"
+        );
+    }
+    if spread > 1.0 {
+        tracing::debug!(
+            layer,
+            stem,
+            spread,
+            "the largest input_scale of the layer is taken for all its experts"
+        );
     }
 }
 
@@ -255,6 +319,8 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
             gate_proj: stored("gate_proj")?,
             up_proj: stored("up_proj")?,
             down_proj: stored("down_proj")?,
+            input: None,
+            inner: None,
         })
     }
 
@@ -264,7 +330,15 @@ impl<'a, B: Backend> Binder<'a, '_, B> {
         stems: &[String],
         split: ExpertSplit,
     ) -> Result<B::Experts, LoadError> {
-        let views = stems.iter().map(|stem| self.ffn(layer, stem)).collect::<Result<Vec<_>, _>>()?;
+        let mut views = stems.iter().map(|stem| self.ffn(layer, stem)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(activations) = self.bindings.activations {
+            let linear =
+                |stem: &String, proj: &str| self.bindings.names.layer(layer, &format!("{stem}.{proj}"));
+            let of = |stem| ["gate_proj", "up_proj", "down_proj"].map(|proj| linear(stem, proj));
+            let names: Vec<_> = stems.iter().map(of).collect();
+            let scales = activations.set(self.bindings.checkpoint, &names, &mut views);
+            report(layer, &stems[0], scales.map_err(|name| LoadError::NoInputScale { name })?);
+        }
         let uploaded = self.backend.load_experts(&views, split);
         uploaded
             .map_err(|source| LoadError::Upload { name: self.bindings.names.layer(layer, &stems[0]), source })

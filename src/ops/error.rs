@@ -23,6 +23,14 @@ pub enum OpError {
         /// Backend name.
         backend: &'static str,
     },
+    /// Activations in a form this backend does not compute.
+    #[error("activations {form} are not computed by the {backend} backend: set device.activations to bf16")]
+    UnsupportedActivations {
+        /// Name of the form.
+        form: &'static str,
+        /// Backend name.
+        backend: &'static str,
+    },
     /// An operation of a network beside the model's own, on a backend without it.
     #[error("{op}: the {backend} backend does not have this operation")]
     Absent {

@@ -1,6 +1,6 @@
 //! Sizes of the model's operations, and weights on the host, as arguments of backends.
 
-use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
+use perigee_numbers::quant::{ActivationForm, CachedRowFormat, StoredMatrix};
 use perigee_numbers::tensor::TensorView;
 
 /// The three matrices of a SwiGLU FFN: `down(silu(gate x) * up x)`. One per routed expert, or one for a dense or shared FFN.
@@ -12,6 +12,10 @@ pub struct ExpertMatrices<'a> {
     pub up_proj: StoredMatrix<'a>,
     /// `[D, I]`.
     pub down_proj: StoredMatrix<'a>,
+    /// What `x` is rounded to; `None`: as every input of a matrix product, see [`Activations`].
+    pub input: Option<ActivationForm>,
+    /// What `silu(gate x) * up x` is rounded to.
+    pub inner: Option<ActivationForm>,
 }
 
 /// Sizes and scale of multi-head latent attention. DeepSeek-V2, arXiv 2405.04434, section 2.1.

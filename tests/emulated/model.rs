@@ -273,6 +273,7 @@ fn a_decode_step_is_three_transfers_and_one_replay() {
         block_size: 16,
         cache_bytes: 0,
         num_blocks: 64,
+        fp4_activations: None,
         cache_dtype: None,
         prefix_caching: true,
         latent_norm_eps: None,

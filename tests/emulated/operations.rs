@@ -228,7 +228,14 @@ fn experts_in_every_format() {
 /// Views of experts.
 pub(super) fn matrices(list: &[[Weight; 3]]) -> Vec<ExpertMatrices<'_>> {
     let views = list.iter().map(|[gate, up, down]| (gate.view(), up.view(), down.view()));
-    views.map(|(gate_proj, up_proj, down_proj)| ExpertMatrices { gate_proj, up_proj, down_proj }).collect()
+    let view = |(gate_proj, up_proj, down_proj)| ExpertMatrices {
+        gate_proj,
+        up_proj,
+        down_proj,
+        input: None,
+        inner: None,
+    };
+    views.map(view).collect()
 }
 
 fn check_experts(

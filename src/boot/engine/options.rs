@@ -14,8 +14,8 @@ use perigee_cuda::kernels::all_reduce::Wire;
 use perigee_decoding::speculation;
 use perigee_engine::kv_tiers::{DiskOptions, TierOptions};
 use perigee_engine::scheduler;
-use perigee_model::Blueprint;
 use perigee_model::config::{Fp8Rope, Fp8Scale, KvDtype, LatentNormEps};
+use perigee_model::{Blueprint, Fp4Activations};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::{Activations, AttentionExchange, CacheDtype, Parallelism};
 
@@ -77,6 +77,8 @@ pub struct EngineOptions {
     pub cache_bytes: u64,
     /// Blocks of the cache, 0 = follows from the bytes.
     pub num_blocks: usize,
+    /// Form of the rows in front of FFNs with 4-bit weights, where it is not the backend's own.
+    pub fp4_activations: Option<Fp4Activations>,
     /// Element type of the cache; `None` follows the activations.
     pub cache_dtype: Option<CacheDtype>,
     /// Whether prompts share cached prefixes.
@@ -154,6 +156,7 @@ impl EngineOptions {
                     rope_codes: cache.fp8_rope == Fp8Rope::Fp8,
                 })),
             },
+            fp4_activations: settings.device.activations.fp4(),
             prefix_caching: cache.prefix_caching,
             latent_norm_eps: match settings.model.latent_norm_eps {
                 LatentNormEps::Checkpoint => None,
@@ -192,7 +195,10 @@ fn choose_gpu(settings: &Settings, found: Result<Gpu, GpuError>) -> Result<Gpu, 
         None => "the embedded model is computed on the CPU; device.backend = cuda takes the GPU".to_owned(),
         Some(_) => match settings.parallel.validate(settings.device.ranks, true).first() {
             Some((key, _)) => format!("GPUs do not divide a model as parallel.{key} says"),
-            None => return Ok(gpu),
+            None => match settings.device.activations.fp4() {
+                Some(form) => format!("GPUs do not compute device.activations = {}", form.name()),
+                None => return Ok(gpu),
+            },
         },
     };
     Err(format!("the GPU {} is not used: {reason}", gpu.name()))

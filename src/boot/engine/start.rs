@@ -157,6 +157,7 @@ pub fn start_on<B: Backend>(
         checkpoint,
         &blueprint,
         inventory,
+        options.fp4_activations,
         &mut backend,
         &uploads,
         &mut |done, total| {

@@ -35,5 +35,11 @@ pub(super) fn layout(checkpoint: &Checkpoint, stem: &str) -> Result<Layout, Reco
 pub(super) fn swiglu<'a>(checkpoint: &'a Checkpoint, stem: &str) -> Result<ExpertMatrices<'a>, LinearError> {
     let [gate_proj, up_proj, down_proj] =
         SWIGLU.map(|name| linear(checkpoint, &format!("{stem}.{name}")).map(|(_, matrix)| matrix));
-    Ok(ExpertMatrices { gate_proj: gate_proj?, up_proj: up_proj?, down_proj: down_proj? })
+    Ok(ExpertMatrices {
+        gate_proj: gate_proj?,
+        up_proj: up_proj?,
+        down_proj: down_proj?,
+        input: None,
+        inner: None,
+    })
 }

@@ -1,7 +1,9 @@
 //! A user's text through a model: documents, tokens, windows, steps.
 
 use perigee_model::checkpoint::Checkpoint;
-use perigee_model::{Blueprint, BlueprintError, LayerObserver, LayerStream, LoadError, StreamError};
+use perigee_model::{
+    Blueprint, BlueprintError, Fp4Activations, LayerObserver, LayerStream, LoadError, StreamError,
+};
 use perigee_ops::{BlockId, CacheDtype, Calibrate, OpError, StepPlan, TokenSource};
 use perigee_text::{Specials, Tokenizer, TokenizerError};
 
@@ -24,11 +26,13 @@ pub struct PassOptions {
     pub max_tokens: Option<u64>,
     /// Whether markers in the text (`<|im_user|>` and its like) become control tokens; otherwise they are text like any other.
     pub control_tokens: bool,
+    /// Form of the rows in front of FFNs with 4-bit weights; `None` = the backend's own.
+    pub activations: Option<Fp4Activations>,
 }
 
 impl Default for PassOptions {
     fn default() -> Self {
-        Self { context: 2048, step: 128, max_tokens: None, control_tokens: false }
+        Self { context: 2048, step: 128, max_tokens: None, control_tokens: false, activations: None }
     }
 }
 
@@ -202,7 +206,8 @@ impl<'a, B: Calibrate> TextPass<'a, B> {
         let num_blocks = options.context.max(1).div_ceil(BLOCK_SIZE);
         let cache = blueprint.cache_shape(num_blocks, BLOCK_SIZE, CacheDtype::F32);
         let step = options.step.max(1);
-        let stream = LayerStream::open(checkpoint, blueprint, backend, step, MAX_LOGITS_ROWS, &cache)?;
+        let (rows, form) = (MAX_LOGITS_ROWS, options.activations);
+        let stream = LayerStream::open(checkpoint, blueprint, backend, step, rows, &cache, form)?;
         Ok(Self { stream, hidden_bytes: HIDDEN_BYTES })
     }
 

@@ -116,6 +116,7 @@ impl<D: Driver> CudaBackend<D> {
         first: usize,
     ) -> Result<Experts, OpError> {
         const OP: &str = "load_experts";
+        experts.expect_no_forms("cuda")?;
         let count = experts.len();
         let [gate, up, down] = [ExpertProjection::Gate, ExpertProjection::Up, ExpertProjection::Down]
             .map(|projection| move |e: usize| experts.piece(e, projection));

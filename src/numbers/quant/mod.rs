@@ -6,6 +6,7 @@
 //! fast product is tested against. [`Packing`] is the reverse direction: f32 rows in, codes and
 //! scales out, byte for byte as the reference packages write them.
 
+mod activation;
 mod cached_row;
 pub mod distortion;
 mod format;
@@ -21,6 +22,7 @@ mod scales;
 mod packing;
 mod stored;
 
+pub use activation::{ActivationForm, MAX_TERMS, input_scale};
 pub use cached_row::{CachedRowFormat, covering_exponent};
 pub use format::{Codes, FP8_BLOCK, FormatRow, PackedFormat};
 pub use packed::{FormatError, PackedMatrix, TensorScale};

@@ -12,7 +12,7 @@ use crate::{
     AttentionForm, CacheDtype, CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
     Preferences, RouterShape, Segment, peak,
 };
-use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::quant::{ActivationForm, StoredMatrix};
 use perigee_numbers::tensor::{ElementType, TensorView};
 
 /// The reference backend. Holds no state besides the trait's buffers.
@@ -79,6 +79,8 @@ pub struct Expert {
     gate: Matrix,
     up: Matrix,
     down: Matrix,
+    input: Option<ActivationForm>,
+    inner: Option<ActivationForm>,
 }
 
 /// Experts of one layer.
@@ -152,6 +154,15 @@ fn matrix(op: &'static str, stored: &StoredMatrix<'_>) -> Result<Matrix, OpError
         StoredMatrix::Packed(packed) => packed.to_f32(),
     };
     Ok(Matrix { out_features: stored.shape()[0], in_features: stored.shape()[1], values })
+}
+
+/// The row as its form has it.
+fn rounded(x: &[f32], form: Option<ActivationForm>) -> Vec<f32> {
+    let mut x = x.to_vec();
+    if let Some(form) = form {
+        form.round(&mut x);
+    }
+    x
 }
 
 fn normalise(x: &[f32], gain: &[f32], eps: f32) -> Vec<f32> {
@@ -291,12 +302,13 @@ impl ReferenceBackend {
     }
 
     fn swiglu(&self, x: &[f32], expert: &Expert) -> Vec<f32> {
-        expert.down.apply(&self.inner(x, expert))
+        expert.down.apply(&rounded(&self.inner(x, expert), expert.inner))
     }
 
     fn inner(&self, x: &[f32], expert: &Expert) -> Vec<f32> {
-        let gate = expert.gate.apply(x);
-        let up = expert.up.apply(x);
+        let x = rounded(x, expert.input);
+        let gate = expert.gate.apply(&x);
+        let up = expert.up.apply(&x);
         gate.iter().zip(&up).map(|(g, u)| silu(*g) * u).collect()
     }
 
@@ -389,6 +401,8 @@ impl HostOps for ReferenceBackend {
                 gate: matrix("load_experts", &e.gate_proj)?,
                 up: matrix("load_experts", &e.up_proj)?,
                 down: matrix("load_experts", &e.down_proj)?,
+                input: e.input,
+                inner: e.inner,
             })
         };
         Ok(Experts { first, list: experts.iter().map(expert).collect::<Result<_, OpError>>()? })

@@ -70,6 +70,15 @@ impl<'a> ExpertPieces<'a> {
         self.experts.iter().flat_map(|expert| [expert.gate_proj, expert.up_proj, expert.down_proj])
     }
 
+    /// Errors: rows are to be rounded for some of them in a form that the backend does not compute.
+    pub fn expect_no_forms(&self, backend: &'static str) -> Result<(), OpError> {
+        let mut forms = self.experts.iter().flat_map(|expert| [expert.input, expert.inner]);
+        match forms.find_map(|form| form) {
+            Some(form) => Err(OpError::UnsupportedActivations { form: form.name(), backend }),
+            None => Ok(()),
+        }
+    }
+
     /// A matrix of expert `e`: rows of gate and up, columns of down, cut between runs that stay whole.
     ///
     /// Errors: [`OpError::TooFewUnits`].
@@ -106,10 +115,12 @@ impl<'a> ExpertPieces<'a> {
             .collect::<Result<Vec<_>, OpError>>()?;
         let views: Vec<_> = all
             .iter()
-            .map(|[gate, up, down]| ExpertMatrices {
+            .zip(self.experts)
+            .map(|([gate, up, down], whole)| ExpertMatrices {
                 gate_proj: gate.view(),
                 up_proj: up.view(),
                 down_proj: down.view(),
+                ..*whole
             })
             .collect();
         with(&views)

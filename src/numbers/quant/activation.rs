@@ -1,0 +1,257 @@
+//! Rows of activations in 4-bit floats: codes with a scale per block, as tensor cores of Blackwell multiply them.
+//!
+//! NVFP4 as the engines that serve calibrated checkpoints compute it (the rule "engine" of `tests/golden/quant/README.md`, equal to vLLM's
+//! `ref_nvfp4_quant`), with reciprocals that are rounded correctly. MXFP4 by the rule "even" of Quark and compressed-tensors.
+//! Unlike both, a block with a value that is not finite is NaN: a model that breaks is not to look as if it did not.
+
+use super::fp4::{E2M1_MAX, decode_e2m1, encode_e2m1};
+use super::fp8::{decode_e4m3, decode_e8m0, encode_e4m3, encode_e8m0_even};
+use super::mxfp4::MXFP4_GROUP;
+use super::nvfp4::{NVFP4_BLOCK, NVFP4_RANGE};
+
+/// Terms of a row at most.
+pub const MAX_TERMS: u8 = 3;
+/// The E4M3 and the E8M0 code of a block that is not finite.
+const NAN: u8 = 0x7f;
+const NAN_E8M0: u8 = 0xff;
+
+/// What the rows are rounded to that meet a matrix of 4-bit floats.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ActivationForm {
+    /// NVFP4: E2M1 codes, an E4M3 scale per 16 inputs, and one scale of the tensor.
+    Nvfp4 {
+        /// The tensor's scale, `input_scale` of a checkpoint: the largest magnitude that does not saturate is 2688 times it.
+        scale: f32,
+        /// 1 to [`MAX_TERMS`]: with more than one the row is the sum of as many rows, each what the ones before leave, whose tensor scales
+        /// are a sixth of the one before. Three are closer to the row than bf16 is.
+        terms: u8,
+    },
+    /// MXFP4: E2M1 codes, and a power of two per 32 inputs.
+    Mxfp4,
+}
+
+impl ActivationForm {
+    /// Its name in settings and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nvfp4 { terms: 0 | 1, .. } => "nvfp4",
+            Self::Nvfp4 { terms: 2, .. } => "nvfp4x2",
+            Self::Nvfp4 { .. } => "nvfp4x3",
+            Self::Mxfp4 => "mxfp4",
+        }
+    }
+
+    /// Inputs of a block. A row's values depend on those of their own block alone.
+    pub fn block(self) -> usize {
+        match self {
+            Self::Nvfp4 { .. } => NVFP4_BLOCK,
+            Self::Mxfp4 => MXFP4_GROUP,
+        }
+    }
+
+    /// Rounds a row, or a part of one from a block's first input on, to what its codes stand for.
+    #[inline(always)]
+    pub fn round(self, row: &mut [f32]) {
+        match self {
+            Self::Nvfp4 { scale, terms } => {
+                let terms = Term::series(scale, terms);
+                row.chunks_mut(NVFP4_BLOCK).for_each(|block| round_nvfp4(&terms, block));
+            }
+            Self::Mxfp4 => row.chunks_mut(MXFP4_GROUP).for_each(round_mxfp4),
+        }
+    }
+
+    /// Codes and scales of a row: for each term all codes, two to a byte, the even one low, then for each a scale per block. `codes` has
+    /// `terms * row / 2` bytes, `scales` `terms * row / block`; the row is whole blocks.
+    pub fn encode(self, row: &[f32], codes: &mut [u8], scales: &mut [u8]) {
+        let Self::Nvfp4 { scale, terms } = self else {
+            let blocks = row.chunks(MXFP4_GROUP).zip(codes.chunks_mut(MXFP4_GROUP / 2));
+            for ((block, codes), byte) in blocks.zip(scales) {
+                *byte = encode_mxfp4_block(block, |i, code| set_nibble(codes, i, code));
+            }
+            return;
+        };
+        let mut rest = row.to_vec();
+        let (code_bytes, num_scales) = (row.len() / 2, row.len() / NVFP4_BLOCK);
+        let terms = Term::series(scale, terms);
+        for (at, term) in terms.iter().flatten().enumerate() {
+            let codes = &mut codes[at * code_bytes..][..code_bytes];
+            let scales = &mut scales[at * num_scales..][..num_scales];
+            let blocks = rest.chunks_mut(NVFP4_BLOCK).zip(codes.chunks_mut(NVFP4_BLOCK / 2));
+            for ((rest, codes), byte) in blocks.zip(scales) {
+                let block = term.block(rest);
+                *byte = block.byte;
+                for (i, value) in rest.iter_mut().enumerate() {
+                    let code = encode_e2m1(*value * block.inverse);
+                    set_nibble(codes, i, code);
+                    *value -= decode_e2m1(code) * block.unit;
+                }
+            }
+        }
+    }
+}
+
+/// What one term is quantized with.
+#[derive(Debug, Clone, Copy)]
+struct Term {
+    /// The tensor's scale.
+    scale: f32,
+    /// Its reciprocal, and the reciprocal of that, which need not be the scale.
+    global: f32,
+    back: f32,
+}
+
+/// A block of a term.
+struct Block {
+    byte: u8,
+    /// What a value is multiplied by to be a code.
+    inverse: f32,
+    /// What a code is multiplied by to be a value.
+    unit: f32,
+}
+
+impl Term {
+    fn series(scale: f32, terms: u8) -> [Option<Self>; MAX_TERMS as usize] {
+        let mut own = scale;
+        std::array::from_fn(|at| {
+            let term = (at < usize::from(terms)).then(|| {
+                let global = 1.0 / own;
+                Self { scale: own, global, back: 1.0 / global }
+            });
+            own /= E2M1_MAX;
+            term
+        })
+    }
+
+    #[inline(always)]
+    fn block(&self, values: &[f32]) -> Block {
+        let peak = values.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+        let byte = encode_e4m3(self.global * (peak * (1.0 / E2M1_MAX)));
+        let byte = if are_finite(values) { byte } else { NAN };
+        let scale = decode_e4m3(byte);
+        let inverse = if byte == 0 { 0.0 } else { 1.0 / (scale * self.back) };
+        Block { byte, inverse, unit: scale * self.scale }
+    }
+}
+
+/// Whether every value is finite; times 0 everything else is NaN.
+#[inline(always)]
+fn are_finite(values: &[f32]) -> bool {
+    values.iter().fold(0.0, |sum, x| sum + x * 0.0) == 0.0
+}
+
+#[inline(always)]
+fn round_nvfp4(terms: &[Option<Term>; MAX_TERMS as usize], block: &mut [f32]) {
+    let (mut rest, mut sum) = ([0.0; NVFP4_BLOCK], [0.0; NVFP4_BLOCK]);
+    rest[..block.len()].copy_from_slice(block);
+    for term in terms.iter().flatten() {
+        let Block { inverse, unit, .. } = term.block(&rest);
+        for (rest, sum) in rest.iter_mut().zip(&mut sum) {
+            let value = rounded(*rest * inverse) * unit;
+            *sum += value;
+            *rest -= value;
+        }
+    }
+    block.copy_from_slice(&sum[..block.len()]);
+}
+
+/// The value of the E2M1 code that is nearest.
+#[inline(always)]
+fn rounded(value: f32) -> f32 {
+    super::fp4::round_e2m1(value.abs()).copysign(value)
+}
+
+#[inline(always)]
+fn round_mxfp4(block: &mut [f32]) {
+    let unit = decode_e8m0(mxfp4_scale(block));
+    let inverse = 1.0 / unit;
+    block.iter_mut().for_each(|value| *value = rounded(*value * inverse) * unit);
+}
+
+#[inline(always)]
+fn mxfp4_scale(block: &[f32]) -> u8 {
+    let peak = block.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+    if are_finite(block) { encode_e8m0_even(peak) } else { NAN_E8M0 }
+}
+
+fn encode_mxfp4_block(block: &[f32], mut with: impl FnMut(usize, u8)) -> u8 {
+    let byte = mxfp4_scale(block);
+    let inverse = 1.0 / decode_e8m0(byte);
+    block.iter().enumerate().for_each(|(i, value)| with(i, encode_e2m1(value * inverse)));
+    byte
+}
+
+fn set_nibble(codes: &mut [u8], at: usize, code: u8) {
+    let (byte, shift) = (&mut codes[at / 2], 4 * (at % 2));
+    *byte = *byte & !(15 << shift) | code << shift;
+}
+
+/// The `input_scale` of a tensor whose largest magnitude was `amax`.
+pub fn input_scale(amax: f32) -> f32 {
+    amax / NVFP4_RANGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(form: ActivationForm, row: &[f32]) -> f64 {
+        let mut rounded = row.to_vec();
+        form.round(&mut rounded);
+        super::super::distortion::Distortion::of(row, &rounded).relative()
+    }
+
+    /// Errors of normal rows: facts of the format, by which a mistake in a term would be seen.
+    #[test]
+    fn terms_are_closer_one_by_one() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        let row: Vec<f32> = (0..4096).map(|_| (0..12).map(|_| rng.f32() - 0.5).sum()).collect();
+        let scale = input_scale(8.0);
+        let errors = [1, 2, 3].map(|terms| error(ActivationForm::Nvfp4 { scale, terms }, &row));
+        assert!((0.08..0.11).contains(&errors[0]), "{errors:?}");
+        assert!((0.007..0.011).contains(&errors[1]), "{errors:?}");
+        assert!((0.0005..0.0011).contains(&errors[2]), "{errors:?}");
+        assert!((0.10..0.13).contains(&error(ActivationForm::Mxfp4, &row)));
+    }
+
+    #[test]
+    fn codes_are_what_rows_are_rounded_to() {
+        let mut rng = fastrand::Rng::with_seed(4);
+        let row: Vec<f32> = (0..64).map(|_| 3.0 * (rng.f32() - 0.5)).collect();
+        let scale = input_scale(1.5);
+        for terms in 1..=MAX_TERMS {
+            let form = ActivationForm::Nvfp4 { scale, terms };
+            let mut codes = vec![0; usize::from(terms) * 32];
+            let mut scales = vec![0; usize::from(terms) * 4];
+            form.encode(&row, &mut codes, &mut scales);
+            let mut expected = row.clone();
+            form.round(&mut expected);
+            for (i, expected) in expected.iter().enumerate() {
+                let mut sum = 0.0;
+                let mut own = scale;
+                for term in 0..usize::from(terms) {
+                    let code = codes[term * 32 + i / 2] >> (4 * (i % 2)) & 15;
+                    sum += decode_e2m1(code) * (decode_e4m3(scales[term * 4 + i / 16]) * own);
+                    own /= 6.0;
+                }
+                assert_eq!(sum, *expected, "{terms} terms, input {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_not_hidden_and_stays_in_its_block() {
+        for form in [ActivationForm::Nvfp4 { scale: 0.01, terms: 3 }, ActivationForm::Mxfp4] {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut row = vec![1.0; 2 * form.block()];
+                row[3] = bad;
+                form.round(&mut row);
+                let (first, second) = row.split_at(form.block());
+                assert!(first.iter().all(|x| x.is_nan()) && second.iter().all(|x| x.is_finite()), "{form:?}");
+            }
+            let mut zeros = vec![-0.0; form.block()];
+            form.round(&mut zeros);
+            assert!(zeros.iter().all(|x| *x == 0.0));
+        }
+    }
+}
