@@ -291,7 +291,7 @@ pub(super) fn with_backend<W: OnModel>(
     with_activations(args, ActivationsChoice::F32, checkpoint, work)
 }
 
-/// The same with activations of another type; the reference backend knows f32 and those of 4 bits alone.
+/// Opens the checkpoint with these activations and runs the work. Errors: the reference backend computes f32 and 4 bits alone.
 fn with_activations<W: OnModel>(
     args: &TextPassArgs,
     activations: ActivationsChoice,

@@ -662,7 +662,7 @@ pub struct LayerList(pub std::collections::BTreeSet<usize>);
 pub struct CompareArgs {
     /// The yardstick.
     pub a: PathBuf,
-    /// What is measured against it [default: the same checkpoint, with other activations].
+    /// Checkpoint that is measured against it [default: the same one, with other activations].
     pub b: Option<PathBuf>,
     /// Activations of the two as in device.activations, for example bf16,nvfp4 [default: f32,f32].
     #[arg(long, value_name = "A,B", value_parser = parse_activations)]

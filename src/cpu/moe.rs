@@ -35,7 +35,7 @@ pub(crate) struct Expert {
     pub gate_up: Panels,
     /// `[D, I]`.
     pub down: Panels,
-    /// What the rows are rounded to that meet gate and up, and those that meet `down`.
+    /// Form of the rows that meet gate and up, and of those that meet `down`.
     pub input: Option<ActivationForm>,
     pub inner: Option<ActivationForm>,
 }

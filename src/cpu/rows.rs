@@ -59,7 +59,7 @@ impl Numerics {
         }
     }
 
-    /// The same for rows that have been rounded to this form, to which nothing more is done.
+    /// Numerics of rows that have been rounded to this form: products round them no more.
     pub(crate) fn of_rows_in(self, form: Option<ActivationForm>) -> Self {
         Self { activations: if form.is_some() { Activations::F32 } else { self.activations }, ..self }
     }

@@ -6,14 +6,14 @@
 //! A checkpoint has an `input_scale` per linear. Engines take the largest of a layer's experts (gate and up share theirs: they read the
 //! same rows), which never clips what a calibration has seen: `tests/golden/quant/README.md`, "One input scale per expert".
 
-use perigee_numbers::quant::{ActivationForm, PackedFormat, StoredMatrix, scalar};
+use perigee_numbers::quant::{ActivationForm, PackedFormat, StoredMatrix, UNMEASURED_INPUT_SCALE, scalar};
 use perigee_ops::ExpertMatrices;
 
 use super::checkpoint::Checkpoint;
 use super::inventory::Linear;
 use super::weight_names::ModuleClass;
 
-/// What rows are rounded to in front of FFNs with 4-bit weights.
+/// Format of the rows in front of FFNs with 4-bit weights, as `device.activations` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fp4Activations {
     /// Sums of so many rows of NVFP4; one of them is what checkpoints are calibrated for.
@@ -24,9 +24,6 @@ pub enum Fp4Activations {
     /// MXFP4, without calibration.
     Mxfp4,
 }
-
-/// The tensor scale where none was measured: block scales of activations up to 2688 are in range, and normal down to 0.094.
-const UNMEASURED: f32 = 1.0;
 
 impl Fp4Activations {
     /// Format of the weights that the form meets.
@@ -39,7 +36,7 @@ impl Fp4Activations {
 
     /// Value of `device.activations`.
     pub fn name(self) -> &'static str {
-        self.form(UNMEASURED).name()
+        self.form(UNMEASURED_INPUT_SCALE).name()
     }
 
     fn form(self, scale: f32) -> ActivationForm {
@@ -81,7 +78,7 @@ impl Fp4Activations {
         let form = |scales: &InputScales, name: &String| match scales.largest {
             Some(scale) => Ok(self.form(scale)),
             None if self.needs_calibration() && scales.num_missing > 0 => Err(name.clone()),
-            None => Ok(self.form(UNMEASURED)),
+            None => Ok(self.form(UNMEASURED_INPUT_SCALE)),
         };
         let Some([gate, _, down]) = names.first() else { return Ok(of_input) };
         let (input, inner) = (form(&of_input, gate)?, form(&of_inner, down)?);
@@ -121,15 +118,15 @@ pub(super) fn possible(linears: &[Linear], num_input_scales: usize) -> Vec<Strin
 
 /// Scales that a checkpoint has for the inputs of linears which read the same rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct InputScales {
+pub(super) struct InputScales {
     /// Linears without a usable one.
-    pub num_missing: usize,
+    pub(super) num_missing: usize,
     /// Linears with one.
-    pub num_found: usize,
+    pub(super) num_found: usize,
     smallest: Option<f32>,
     largest: Option<f32>,
     /// Largest ratio of two of a group.
-    pub spread: f32,
+    pub(super) spread: f32,
 }
 
 impl InputScales {
@@ -144,8 +141,8 @@ impl InputScales {
         (self.smallest, self.largest, self.spread) = (Some(smallest), Some(largest), largest / smallest);
     }
 
-    /// Of two groups.
-    pub fn merge(self, other: Self) -> Self {
+    /// Scales of both groups together.
+    fn merge(self, other: Self) -> Self {
         Self {
             num_missing: self.num_missing + other.num_missing,
             num_found: self.num_found + other.num_found,

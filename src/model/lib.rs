@@ -32,7 +32,7 @@ mod weight_names;
 mod weights;
 pub mod vision;
 
-pub use activations::{Fp4Activations, InputScales};
+pub use activations::Fp4Activations;
 pub use active_bytes::active_bytes;
 pub use blueprint::{Blueprint, BlueprintError, YarnScaling};
 pub use declared::{DeclaredQuantization, DeclaredScheme};

@@ -252,7 +252,7 @@ impl<B: Backend> Weights<B> {
     }
 }
 
-/// What an operator should know of the scales of one FFN's inputs, or of a layer's experts.
+/// Logs input scales of an FFN, or of a layer's experts, that are missing or differ.
 fn report(layer: usize, stem: &str, scales: InputScales) {
     let InputScales { num_missing, num_found, spread, .. } = scales;
     if num_missing > 0 && num_found > 0 {

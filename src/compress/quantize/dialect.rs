@@ -6,11 +6,8 @@ use serde_json::{Value, json};
 
 use super::recipe::{Dialect, KvCache, Options, TargetFormat};
 use perigee_model::checkpoint::TensorSpec;
-use perigee_numbers::quant::{MatrixEncoder, TensorScale};
+use perigee_numbers::quant::{MatrixEncoder, TensorScale, UNMEASURED_INPUT_SCALE};
 use perigee_numbers::tensor::Dtype;
-
-/// `input_scale` where activations were not measured: block scales of activations up to 2688 are in range, and normal down to 0.094.
-pub const UNMEASURED_INPUT_SCALE: f32 = 1.0;
 
 /// Largest E4M3 value, and with the largest E2M1 value what an NVFP4 activation scale of 1 reaches.
 const E4M3_MAX: f32 = 448.0;

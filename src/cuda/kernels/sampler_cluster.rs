@@ -20,15 +20,11 @@ pub const KERNEL: Kernel = Kernel {
     archs: &[Arch::Sm90a, Arch::Sm100a, Arch::Sm103a, Arch::Sm120a],
     options: |_| &[],
     limits: Limits { registers: 128, local_memory: false },
-    shared_bytes: |arch| min(arch.max_shared_bytes(), shared_bytes(super::sampler::MAX_VOCAB as u32)),
+    shared_bytes: |arch| arch.max_shared_bytes().min(shared_bytes(super::sampler::MAX_VOCAB as u32)),
 };
 
-const fn min(a: u32, b: u32) -> u32 {
-    if a < b { a } else { b }
-}
-
 /// Shared memory of a block of rows of so many ids, bytes.
-const fn shared_bytes(ids: u32) -> u32 {
+fn shared_bytes(ids: u32) -> u32 {
     FIXED_BYTES + ids.div_ceil(BLOCKS).next_multiple_of(4) * size_of::<f32>() as u32
 }
 

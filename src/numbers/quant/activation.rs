@@ -4,10 +4,13 @@
 //! `ref_nvfp4_quant`), with reciprocals that are rounded correctly. MXFP4 by the rule "even" of Quark and compressed-tensors.
 //! Unlike both, a block with a value that is not finite is NaN: a model that breaks is not to look as if it did not.
 
-use super::fp4::{E2M1_MAX, decode_e2m1, encode_e2m1};
+use super::fp4::{E2M1_MAX, decode_e2m1, encode_e2m1, pack_nibbles};
 use super::fp8::{decode_e4m3, decode_e8m0, encode_e4m3, encode_e8m0_even};
-use super::mxfp4::MXFP4_GROUP;
-use super::nvfp4::{NVFP4_BLOCK, NVFP4_RANGE};
+use super::mxfp4::{MXFP4_GROUP, encode_mxfp4};
+use super::nvfp4::NVFP4_BLOCK;
+
+/// `input_scale` where activations were not measured: block scales of activations up to 2688 are in range, and normal down to 0.094.
+pub const UNMEASURED_INPUT_SCALE: f32 = 1.0;
 
 /// Terms of a row at most.
 pub const MAX_TERMS: u8 = 3;
@@ -15,7 +18,7 @@ pub const MAX_TERMS: u8 = 3;
 const NAN: u8 = 0x7f;
 const NAN_E8M0: u8 = 0xff;
 
-/// What the rows are rounded to that meet a matrix of 4-bit floats.
+/// Format of the rows that meet a matrix of 4-bit floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ActivationForm {
     /// NVFP4: E2M1 codes, an E4M3 scale per 16 inputs, and one scale of the tensor.
@@ -65,10 +68,9 @@ impl ActivationForm {
     /// `terms * row / 2` bytes, `scales` `terms * row / block`; the row is whole blocks.
     pub fn encode(self, row: &[f32], codes: &mut [u8], scales: &mut [u8]) {
         let Self::Nvfp4 { scale, terms } = self else {
-            let blocks = row.chunks(MXFP4_GROUP).zip(codes.chunks_mut(MXFP4_GROUP / 2));
-            for ((block, codes), byte) in blocks.zip(scales) {
-                *byte = encode_mxfp4_block(block, |i, code| set_nibble(codes, i, code));
-            }
+            encode_mxfp4(row, 0, codes, scales);
+            let blocks = row.chunks(MXFP4_GROUP).zip(scales);
+            blocks.filter(|(block, _)| !are_finite(block)).for_each(|(_, byte)| *byte = NAN_E8M0);
             return;
         };
         let mut rest = row.to_vec();
@@ -78,20 +80,18 @@ impl ActivationForm {
             let codes = &mut codes[at * code_bytes..][..code_bytes];
             let scales = &mut scales[at * num_scales..][..num_scales];
             let blocks = rest.chunks_mut(NVFP4_BLOCK).zip(codes.chunks_mut(NVFP4_BLOCK / 2));
-            for ((rest, codes), byte) in blocks.zip(scales) {
+            for ((rest, packed), byte) in blocks.zip(scales) {
                 let block = term.block(rest);
                 *byte = block.byte;
-                for (i, value) in rest.iter_mut().enumerate() {
-                    let code = encode_e2m1(*value * block.inverse);
-                    set_nibble(codes, i, code);
-                    *value -= decode_e2m1(code) * block.unit;
-                }
+                let codes: [u8; NVFP4_BLOCK] = std::array::from_fn(|i| encode_e2m1(rest[i] * block.inverse));
+                pack_nibbles(&codes, packed);
+                rest.iter_mut().zip(codes).for_each(|(rest, code)| *rest -= decode_e2m1(code) * block.unit);
             }
         }
     }
 }
 
-/// What one term is quantized with.
+/// Scales of one term.
 #[derive(Debug, Clone, Copy)]
 struct Term {
     /// The tensor's scale.
@@ -174,25 +174,9 @@ fn mxfp4_scale(block: &[f32]) -> u8 {
     if are_finite(block) { encode_e8m0_even(peak) } else { NAN_E8M0 }
 }
 
-fn encode_mxfp4_block(block: &[f32], mut with: impl FnMut(usize, u8)) -> u8 {
-    let byte = mxfp4_scale(block);
-    let inverse = 1.0 / decode_e8m0(byte);
-    block.iter().enumerate().for_each(|(i, value)| with(i, encode_e2m1(value * inverse)));
-    byte
-}
-
-fn set_nibble(codes: &mut [u8], at: usize, code: u8) {
-    let (byte, shift) = (&mut codes[at / 2], 4 * (at % 2));
-    *byte = *byte & !(15 << shift) | code << shift;
-}
-
-/// The `input_scale` of a tensor whose largest magnitude was `amax`.
-pub fn input_scale(amax: f32) -> f32 {
-    amax / NVFP4_RANGE
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::nvfp4::NVFP4_RANGE;
     use super::*;
 
     fn error(form: ActivationForm, row: &[f32]) -> f64 {
@@ -206,7 +190,7 @@ mod tests {
     fn terms_are_closer_one_by_one() {
         let mut rng = fastrand::Rng::with_seed(3);
         let row: Vec<f32> = (0..4096).map(|_| (0..12).map(|_| rng.f32() - 0.5).sum()).collect();
-        let scale = input_scale(8.0);
+        let scale = 8.0 / NVFP4_RANGE;
         let errors = [1, 2, 3].map(|terms| error(ActivationForm::Nvfp4 { scale, terms }, &row));
         assert!((0.08..0.11).contains(&errors[0]), "{errors:?}");
         assert!((0.007..0.011).contains(&errors[1]), "{errors:?}");
@@ -218,7 +202,7 @@ mod tests {
     fn codes_are_what_rows_are_rounded_to() {
         let mut rng = fastrand::Rng::with_seed(4);
         let row: Vec<f32> = (0..64).map(|_| 3.0 * (rng.f32() - 0.5)).collect();
-        let scale = input_scale(1.5);
+        let scale = 1.5 / NVFP4_RANGE;
         for terms in 1..=MAX_TERMS {
             let form = ActivationForm::Nvfp4 { scale, terms };
             let mut codes = vec![0; usize::from(terms) * 32];

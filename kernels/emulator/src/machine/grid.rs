@@ -24,7 +24,7 @@ const TURN_OF_SEVERAL: u32 = 256;
 const QUIET: u32 = 16;
 /// Looks in a row without a change from which on a warp is taken for one that waits.
 const LOOKS: u32 = 3;
-/// Turns without a change after which nobody stands still any more: what nobody looks at is no end, nor is it found that there is none.
+/// Turns without a change after which nobody stands still any more, so that a deadlock is found.
 const STILL: u32 = 1024;
 /// Turns for which such a warp stands still, at most.
 const DOZE: u32 = 32;
@@ -55,6 +55,8 @@ enum Went {
     Nowhere,
     /// Round in loops that wait.
     Round,
+    /// Standing still although something may have come that they wait for.
+    Dozing,
     On,
 }
 
@@ -92,8 +94,6 @@ pub(crate) struct Grid {
     quiet_at: u64,
     /// Turns in a row without such a change in which nobody did but wait.
     still: u32,
-    /// Whether warps that wait for something stood still in this turn.
-    dozes: bool,
     /// The changes of the machine at which none of them does.
     watchful_at: Option<u64>,
     /// Instructions so far, in warps, attempts of those that wait included.
@@ -208,7 +208,6 @@ impl Grid {
             quiet: 0,
             quiet_at: 0,
             still: 0,
-            dozes: false,
             watchful_at: None,
             executed: 0,
             counts: vec![Count::default(); program.code.len()],
@@ -238,7 +237,7 @@ impl Grid {
         for at in 0..self.resident.len() {
             went = went.max(self.turn_of(at, memory)?);
         }
-        if std::mem::take(&mut self.dozes) && went < Went::On {
+        if went == Went::Dozing {
             went = Went::On;
             self.still = if self.quiet_at == memory.changes { self.still + 1 } else { 0 };
             if self.still == STILL {
@@ -347,7 +346,7 @@ impl Grid {
             }
             if warp.doze > 0 {
                 warp.doze -= 1;
-                self.dozes = true;
+                went = went.max(Went::Dozing);
                 cluster.blocks[rank].warps[index] = Some(warp);
                 continue;
             }
