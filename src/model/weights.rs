@@ -28,7 +28,7 @@ pub enum LoadError {
         problems: String,
     },
     /// No linear of an FFN has the format that a form of activations needs.
-    #[error("device.activations {}: no FFN of {source_name} has {} weights, only {found}", asked.name(), asked.format().name())]
+    #[error("device.activations {}: no FFN of {source_name} has {} weights, only {found}: set it to bf16", asked.name(), asked.format().name())]
     NoSuchWeights {
         /// Form that is asked for.
         asked: Fp4Activations,
