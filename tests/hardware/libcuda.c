@@ -28,8 +28,11 @@ static int setting(const char* name, int otherwise) {
             abort(); \
         } \
     } while (0)
+// Devices are driven by threads of their own: one call at a time, until it returns. The first line of a function.
+#define ALONE() __attribute__((unused, cleanup(leave))) int is_alone = !pthread_mutex_lock(&calling)
 // Counts a call; it fails where a test asked for it.
 #define ENTER() \
+    ALONE(); \
     do { \
         int code = entered(); \
         if (code) return code; \
@@ -90,6 +93,9 @@ typedef struct {
     void* attributes;
     unsigned num_attributes;
 } Config;
+
+static pthread_mutex_t calling = PTHREAD_MUTEX_INITIALIZER;
+static void leave(int* is_alone) { (void)is_alone, pthread_mutex_unlock(&calling); }
 
 static Object* objects;
 static Object* contexts[16];
@@ -266,6 +272,7 @@ int cuDevicePrimaryCtxRetain(Object** context, int device) {
     return 0;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) {
+    ALONE();
     int code = entered();
     Object* context = contexts[device];
     CHECK(context && context->retained > 0, "the context is not retained");
@@ -295,6 +302,7 @@ int cuStreamCreate(Object** stream, unsigned flags) {
     return 0;
 }
 int cuStreamDestroy_v2(Object* stream) {
+    ALONE();
     int code = entered();
     CHECK(alive(stream, STREAM) && !stream->recording, "no stream, or one that is captured");
     progress(stream, UINT64_MAX);
@@ -302,6 +310,7 @@ int cuStreamDestroy_v2(Object* stream) {
     return code;
 }
 int cuStreamSynchronize(Object* stream) {
+    ALONE();
     // An error is one of the work: the stream is idle all the same.
     int code = entered();
     NEEDS_CONTEXT();
@@ -318,6 +327,7 @@ int cuEventCreate(Object** event, unsigned flags) {
     return 0;
 }
 int cuEventDestroy_v2(Object* event) {
+    ALONE();
     int code = entered();
     CHECK(alive(event, EVENT), "no event");
     destroy(event);
@@ -390,8 +400,10 @@ int cuMemAlloc_v2(uint64_t* address, size_t size) {
     *address = (uint64_t)bytes;
     return 0;
 }
-static int release(Object* object) {
+static int release(enum Kind kind, const char* bytes) {
+    ALONE();
     int code = entered();
+    Object* object = memory(kind, bytes, 1);
     CHECK(object, "no such memory");
     CHECK(!in_use(object), "memory is freed under a copy");
     if (object->kind == DEVICE_MEMORY) device_bytes[object->device] -= object->size;
@@ -399,7 +411,7 @@ static int release(Object* object) {
     destroy(object);
     return code;
 }
-int cuMemFree_v2(uint64_t address) { return release(memory(DEVICE_MEMORY, (char*)address, 1)); }
+int cuMemFree_v2(uint64_t address) { return release(DEVICE_MEMORY, (char*)address); }
 int cuMemGetInfo_v2(size_t* unused, size_t* total) {
     ENTER();
     NEEDS_CONTEXT();
@@ -420,7 +432,7 @@ int cuMemHostAlloc(void** pointer, size_t size, unsigned flags) {
     *pointer = bytes;
     return 0;
 }
-int cuMemFreeHost(void* pointer) { return release(memory(HOST_MEMORY, pointer, 1)); }
+int cuMemFreeHost(void* pointer) { return release(HOST_MEMORY, pointer); }
 int cuMemsetD8Async(uint64_t address, unsigned char value, size_t size, Object* stream) {
     ENTER();
     NEEDS_CONTEXT();
@@ -486,6 +498,7 @@ int cuModuleLoadData(Object** module, const char* image) {
     return 0;
 }
 int cuModuleUnload(Object* module) {
+    ALONE();
     int code = entered();
     if (!current) return 201;
     CHECK(alive(module, MODULE), "no module");
@@ -565,6 +578,7 @@ int cuOccupancyMaxActiveClusters(int* clusters, Object* function, const Config* 
     return 0;
 }
 int cuLaunchKernelEx(const Config* config, Object* function, void** parameters, void** extra) {
+    ALONE();
     Object* stream = config->stream;
     int code = entered();
     if (code) {
@@ -614,6 +628,7 @@ int cuStreamBeginCapture_v2(Object* stream, int mode) {
     return 0;
 }
 int cuStreamEndCapture(Object* stream, Object** graph) {
+    ALONE();
     int code = entered();
     if (!stream->recording) return 401;
     if (!pthread_equal(stream->recorder, pthread_self())) return 908;
@@ -652,6 +667,7 @@ static void drop_ops(Object* object) {
     }
 }
 int cuGraphDestroy(Object* graph) {
+    ALONE();
     int code = entered();
     CHECK(alive(graph, GRAPH), "no graph");
     drop_ops(graph);
@@ -659,6 +675,7 @@ int cuGraphDestroy(Object* graph) {
     return code;
 }
 int cuGraphExecDestroy(Object* executable) {
+    ALONE();
     int code = entered();
     CHECK(alive(executable, EXECUTABLE), "no graph");
     drop_ops(executable);
