@@ -1,16 +1,19 @@
 //! Activations in 4-bit floats against what the producers of checkpoints compute (`tests/golden/quant/README.md`, "W4A4").
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use perigee_cpu::{CpuBackend, CpuOptions, Isa};
-use perigee_model::Fp4Activations;
+use perigee_cuda::Arch;
 use perigee_model::checkpoint::Checkpoint;
+use perigee_model::{Fp4Activations, Model};
 use perigee_numbers::quant::{ActivationForm, StoredMatrix, recognize};
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{Activations, AttentionForm, CacheDtype, Calibrate, ExpertMatrices};
 
-use crate::golden::{cpu_ranks, golden_path, largest_difference, load_with, step};
+use crate::emulated;
+use crate::golden::{argmax, cpu_ranks, golden_path, largest_difference, load_with, step};
 use crate::quantized::servable_copy;
 
 const NVFP4: Fp4Activations = Fp4Activations::Nvfp4 { terms: 1 };
@@ -87,6 +90,12 @@ fn on_every_backend(what: &str, folder: &Path, activations: Fp4Activations, ids:
         check(&isa.to_string(), difference(CpuBackend::new(options), folder, asked, ids, expected));
     }
     check("two ranks", difference(cpu_ranks(2, Activations::F32), folder, asked, ids, expected));
+    if let Some(gpu) = emulated::backend(Arch::Sm120a, None, Activations::F32) {
+        check("an emulated GPU", difference(gpu, folder, asked, ids, expected));
+    }
+    if let Some(gpus) = emulated::ranks::whole(2, Some(3)) {
+        check("two emulated GPUs", difference(gpus, folder, asked, ids, expected));
+    }
     let other = difference(ReferenceBackend, folder, None, ids, expected);
     assert!(other > 30.0 * TOLERANCE, "{what}: {other} without the form");
 }
@@ -114,15 +123,72 @@ fn a_row_has_the_same_bits_in_any_company() {
                 let backend = CpuBackend::new(CpuOptions { threads: 2, activations, isa });
                 load_with(backend, &folder(EXPORT), CacheDtype::F32, 8, Some(NVFP4)).unwrap()
             };
-            let (mut together, mut alone) = (load(), load());
-            let whole = step(&mut together, &ids[..8], 0, AttentionForm::Absorbed);
-            for (at, expected) in whole.chunks(128).enumerate() {
-                let own = step(&mut alone, &ids[at..at + 1], at, AttentionForm::Absorbed);
-                let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(&own), bits(expected), "{isa} {activations:?}, token {at}");
-            }
+            check_company(&format!("{isa} {activations:?}"), load(), load(), &ids);
         }
     }
+    for activations in [Activations::F32, Activations::Bf16] {
+        for (form, seed) in [(NVFP4, Some(4)), (Fp4Activations::Nvfp4 { terms: 3 }, None)] {
+            let load = || {
+                let backend = emulated::backend(Arch::Sm120a, seed, activations)?;
+                Some(load_with(backend, &folder(EXPORT), CacheDtype::F32, 8, Some(form)).unwrap())
+            };
+            let (Some(together), Some(alone)) = (load(), load()) else { return };
+            check_company(&format!("emulated GPU {activations:?} {form:?}"), together, alone, &ids);
+        }
+    }
+}
+
+fn check_company<B: Calibrate>(what: &str, mut together: Model<B>, mut alone: Model<B>, ids: &[u32]) {
+    let whole = step(&mut together, &ids[..8], 0, AttentionForm::Absorbed);
+    for (at, expected) in whole.chunks(128).enumerate() {
+        let own = step(&mut alone, &ids[at..at + 1], at, AttentionForm::Absorbed);
+        let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&own), bits(expected), "{what}, token {at}");
+    }
+}
+
+/// GPUs, one or several, write what the CPU writes in the same form.
+#[test]
+fn gpus_write_what_the_cpu_writes_in_every_form() {
+    fn greedy<B: Calibrate>(backend: B, name: &str, activations: Fp4Activations) -> Vec<u32> {
+        let mut model = load_with(backend, &folder(name), CacheDtype::F32, 8, Some(activations)).unwrap();
+        let (mut tokens, mut start) = (vec![5, 17, 90, 33, 64], 0);
+        while tokens.len() < 24 {
+            let logits = step(&mut model, &tokens[start..], start, AttentionForm::Absorbed);
+            start = tokens.len();
+            tokens.push(argmax(&logits[logits.len() - 128..]));
+        }
+        tokens
+    }
+    let mut written = HashSet::new();
+    for (name, activations) in [
+        (EXPORT, NVFP4),
+        (EXPORT, Fp4Activations::Nvfp4 { terms: 2 }),
+        (EXPORT, Fp4Activations::Nvfp4 { terms: 3 }),
+        ("tiny_quark_mxfp4_w4a4", Fp4Activations::Mxfp4),
+    ] {
+        let options = CpuOptions { threads: 2, activations: Activations::F32, ..CpuOptions::default() };
+        let expected = greedy(CpuBackend::new(options), name, activations);
+        let (Some(gpu), Some(gpus)) =
+            (emulated::backend(Arch::Sm120a, Some(6), Activations::F32), emulated::ranks::whole(2, None))
+        else {
+            return;
+        };
+        assert_eq!(greedy(gpu, name, activations), expected, "{name} {activations:?}");
+        assert_eq!(greedy(gpus, name, activations), expected, "{name} {activations:?} on two");
+        written.insert(expected);
+    }
+    assert!(written.len() > 2, "the forms change nothing");
+}
+
+/// Other GPUs do not multiply such rows, and say so before anything is uploaded.
+#[test]
+fn a_gpu_without_such_products_refuses_them_by_name() {
+    let Some(gpu) = emulated::backend(Arch::Sm90a, None, Activations::F32) else { return };
+    let Err(error) = load_with(gpu, &folder(EXPORT), CacheDtype::F32, 8, Some(NVFP4)) else {
+        panic!("Hopper multiplies 4-bit floats")
+    };
+    assert!(error.to_string().contains("activations nvfp4 are not computed by the cuda backend"), "{error}");
 }
 
 /// A copy of the export whose tensors are those of `overlay` where it has them, or without those that `drop` names.

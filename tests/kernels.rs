@@ -198,6 +198,17 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert!(lines(" LDS.128") >= 4 * ((8 + 6 + 4) * many + 6 * some), "{} {arch}", kernel.name);
         assert!(lines(" LDGSTS.E.BYPASS.128") >= (4 + 3 + 2) * many + 3 * some, "{} {arch}", kernel.name);
     }
+    if [kernels::fp4_linear::KERNEL.name, kernels::fp4_swiglu::KERNEL.name].contains(&kernel.name) {
+        // Four steps of a stage and as many matrices of weights; of eight columns two matrices, and their scales at once. No code is
+        // decoded.
+        let eights = 1 + 16 + 2 * (1 + 8) + 3 * (1 + 4) + 1 + 16;
+        assert!(lines(" OMMA.SF.16864.F32.E2M1.E2M1") >= 4 * eights, "{} {arch}", kernel.name);
+        assert!(lines(" LDSM.16.M88.4") >= 2 * eights + 4 * functions, "{} {arch}", kernel.name);
+        // Of MXFP4 half as many.
+        assert!(lines(" LDS.128") + lines(" LDS.64") >= eights, "{} {arch}", kernel.name);
+        assert!(lines(" UBLKCP") >= functions, "{} {arch}", kernel.name);
+        assert!(lines(" HMMA.") == 0, "{} {arch}", kernel.name);
+    }
     if kernel.name.starts_with("sampler") {
         // No loop of exchanges in place of an atomic sum.
         assert!(lines(" ATOMS.ADD") > 0 && lines(" ATOMS.CAST.SPIN") == 0, "{} {arch}", kernel.name);

@@ -1,14 +1,8 @@
-// Operands of a launch of products, the slots of a block of rows, and where totals are written.
+// Operands of a launch of products, and where totals are written.
 
 #include "norm.cuh"
+#include "slots.cuh"
 #include "tile_format.cuh"
-
-// A run of slots of one expert; device side of cuda/kernels/route.rs.
-struct SlotTile {
-    int expert;
-    int first;  // index into `slots`
-    int count;  // at most the rows of a block
-};
 
 // Operands of a product.
 struct TiledParams {
@@ -35,27 +29,6 @@ struct TiledLaunch {
     int norm_rows;       // at most 8
     int padding;
 };
-
-// The slots of block `index` of rows; false without any.
-__device__ __forceinline__ bool slot_tile(const TiledParams& params, int index, int rows, SlotTile& tile) {
-    if (params.num_tiles == nullptr) {
-        tile = {0, index * rows, min(rows, params.num_slots - index * rows)};
-        return tile.count > 0;
-    }
-    // Before the kernel has begun, where they are old: from the second cache.
-    if (index >= __ldcg(params.num_tiles)) {
-        return false;
-    }
-    const int* from = &params.tiles[index].expert;
-    tile = {__ldcg(from), __ldcg(from + 1), __ldcg(from + 2)};
-    return true;
-}
-
-// The i-th slot of a tile, the last one for those that are not there.
-__device__ __forceinline__ int slot_of(const TiledParams& params, const SlotTile& tile, int i) {
-    const int at = tile.first + min(i, tile.count - 1);
-    return params.num_tiles == nullptr ? at : static_cast<int>(params.slots[at]);
-}
 
 __device__ __forceinline__ int x_row_of(const TiledParams& params, int slot) {
     return params.x_rows != nullptr ? static_cast<int>(params.x_rows[slot]) : slot / params.slots_per_row;

@@ -90,6 +90,21 @@ pub enum GpuError {
         /// Numbers, names and UUIDs of all devices.
         found: String,
     },
+    /// Rows in 4-bit floats on a device whose kernels do not multiply them.
+    #[error(
+        "device.activations = {form} is multiplied on GPUs of compute capability 12.0 (RTX PRO 6000, RTX 50), and {gpu} has {major}.{minor}: \
+         set device.activations = auto, or device.backend = cpu"
+    )]
+    NoFp4 {
+        /// Value of the setting.
+        form: &'static str,
+        /// Name of the device.
+        gpu: String,
+        /// Its compute capability.
+        major: u32,
+        /// The same.
+        minor: u32,
+    },
     /// A device does not reach another one's memory.
     #[error(
         "GPU {from} ({from_bus}) does not {what} GPU {to} ({to_bus}), as {ranks} ranks (device.ranks) do to exchange values: {remedy}; with \
@@ -189,6 +204,11 @@ impl Gpu {
         let others: Vec<Device> = devices.filter(alike).take(ranks.saturating_sub(1)).collect();
         if others.len() + 1 < ranks {
             return Err(GpuError::TooFew { ranks, found: others.len() + 1, names: names.join(", ") });
+        }
+        let multiplies_fp4 = device.arch().is_some_and(Arch::multiplies_fp4);
+        if let Some(form) = wanted.activations.fp4().filter(|_| !multiplies_fp4) {
+            let (gpu, (major, minor)) = (device.name, device.capability);
+            return Err(GpuError::NoFp4 { form: form.name(), gpu, major, minor });
         }
         Ok(Self {
             device,

@@ -29,7 +29,8 @@ pub struct DeviceConfig {
     /// integers in place of bf16, which is finer. GPUs take int8 as bf16, and compute attention in f32 in all modes.
     /// nvfp4 = 4-bit floats in front of dense, shared and routed FFNs with NVFP4 weights, as the checkpoint's input_scale was calibrated: what engines on
     /// Blackwell compute, with about 9 % of noise in each product; nvfp4x2 and nvfp4x3 = sums of two and three such rows, the latter finer than bf16; mxfp4 = the like
-    /// of nvfp4 for MXFP4 weights. On the CPU and the reference backend alone, where they are slower than bf16: to see what another machine will answer.
+    /// of nvfp4 for MXFP4 weights. GPUs of compute capability 12.0 (RTX PRO 6000) multiply them as they are, which no such GPU has measured yet; others refuse them. On
+    /// the CPU and the reference backend they are slower than bf16: to see what another machine will answer.
     pub activations: ActivationsChoice,
     /// Share of a GPU's memory that may be in use once this server has planned its own, vLLM's gpu_memory_utilization: what is beyond it
     /// stays free for others. The plan sets 1 GiB aside in any case. Smaller: fewer cached tokens. The memory of the CPU is divided by
@@ -137,13 +138,6 @@ impl DeviceConfig {
         if !self.devices.is_empty() && self.ranks > self.devices.len() {
             let count = self.devices.len();
             problems.push(("ranks", format!("must be at most the {count} GPUs of device.devices")));
-        }
-        if let (BackendChoice::Cuda, Some(form)) = (self.backend, self.activations.fp4()) {
-            let name = form.name();
-            problems.push((
-                "activations",
-                format!("must be auto, bf16, f32 or int8 with backend cuda, which does not compute {name}"),
-            ));
         }
         if !(0.05..=1.0).contains(&self.memory_utilization) {
             problems.push(("memory_utilization", "must be from 0.05 to 1".into()));

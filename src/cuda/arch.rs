@@ -58,6 +58,11 @@ impl Arch {
         self.number() >= 90
     }
 
+    /// Whether a warp multiplies 4-bit floats with a scale per block (`mma.sync` of kind `mxf4nvf4`; PTX ISA, sm_120a).
+    pub const fn multiplies_fp4(self) -> bool {
+        matches!(self, Self::Sm120a)
+    }
+
     /// Whether a thread can bring a range of memory into the second cache (`cp.async.bulk.prefetch`; PTX ISA, sm_90).
     pub const fn fetches_ahead(self) -> bool {
         self.number() >= 90

@@ -53,4 +53,4 @@ pub use probe::{Device, Installation, ProbeError};
 pub use sampler::Sampler;
 pub use source::SourceError;
 pub use stream::{Buffer, Stream};
-pub use weights::{Format, Matrix, Tiled, TiledWeight, WeightParams};
+pub use weights::{Format, Matrix, PanelFormat, PanelWeight, Panels, Tiled, TiledWeight, WeightParams};

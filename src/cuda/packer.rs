@@ -3,9 +3,13 @@
 use std::borrow::Cow;
 
 use super::driver::Driver;
+use super::kernels::fp4_pack;
 use super::kernels::repack::{self, Half};
 use super::stream::{Buffer, Stream};
-use super::weights::{Format, Layout, Pieces, TILE, Tiled, TiledWeight, UNIT, scale_bytes, tile_bytes};
+use super::weights::{
+    Format, Layout, PANEL_ROWS, PanelFormat, PanelWeight, Panels, Pieces, STAGE, TILE, Tiled, TiledWeight,
+    UNIT, scale_bytes, tile_bytes,
+};
 use perigee_numbers::quant::{StoredMatrix, TensorScale};
 use perigee_ops::host::Piece;
 use perigee_ops::{OpError, expect};
@@ -27,19 +31,33 @@ pub struct Packer {
 /// What the sum of the products of codes is multiplied with: the tensor's scale, and the power of two by which the kernel's
 /// bf16 values are too small.
 fn factor(format: Format, matrix: &StoredMatrix<'_>) -> f32 {
-    let power = match format {
-        Format::Nvfp4 => 128.0,
-        Format::Mxfp4 => 16384.0,
-        _ => 1.0,
-    };
+    match format {
+        Format::Nvfp4 => scaled(matrix, 128.0),
+        Format::Mxfp4 => scaled(matrix, 16384.0),
+        _ => scaled(matrix, 1.0),
+    }
+}
+
+/// A value times the tensor's scale.
+fn scaled(matrix: &StoredMatrix<'_>, value: f32) -> f32 {
     match matrix {
-        StoredMatrix::Plain(_) => power,
+        StoredMatrix::Plain(_) => value,
         StoredMatrix::Packed(packed) => match packed.tensor_scale {
-            TensorScale::None => power,
-            TensorScale::Multiply(scale) => power * scale,
-            TensorScale::Divide(scale) => power / scale,
+            TensorScale::None => value,
+            TensorScale::Multiply(scale) => value * scale,
+            TensorScale::Divide(scale) => value / scale,
         },
     }
+}
+
+/// Rows of one matrix, or of a pair, that wait on the device to be packed.
+struct Slice {
+    /// Number of the first one.
+    first: usize,
+    rows: usize,
+    /// Of a matrix, or of both.
+    codes: [u64; 2],
+    scales: [u64; 2],
 }
 
 impl Packer {
@@ -59,12 +77,9 @@ impl Packer {
         upper: Option<&[&StoredMatrix<'_>]>,
     ) -> Result<Tiled, OpError> {
         let of_lower = |e: usize| Ok(Piece::Whole(*lower[e]));
-        let of_upper = upper.map(|upper| move |e: usize| Ok(Piece::Whole(*upper[e])));
-        if let Some(upper) = upper {
-            expect(op, &[lower.len()], &[upper.len()])?;
-        }
-        let of_upper = of_upper.as_ref().map(|upper| upper as &Pieces<'_>);
-        self.pack_pieces(stream, op, lower.len(), &of_lower, of_upper)
+        let Some(upper) = upper else { return self.pack_pieces(stream, op, lower.len(), &of_lower, None) };
+        expect(op, &[lower.len()], &[upper.len()])?;
+        self.pack_pieces(stream, op, lower.len(), &of_lower, Some(&|e| Ok(Piece::Whole(*upper[e]))))
     }
 
     /// The same of `count` pieces, each of which is made when it is uploaded.
@@ -133,7 +148,81 @@ impl Packer {
         Ok(Tiled { format, out_features, in_features, count, weight })
     }
 
-    /// Packs one matrix, or a pair, slice by slice.
+    /// Uploads matrices in 4-bit floats of equal shape and format in panels; with `upper`, pairs of them.
+    ///
+    /// Errors: another format, shapes that differ, a K that is no multiple of [`Format::values`].
+    pub fn pack_panels<D: Driver>(
+        &mut self,
+        stream: &mut Stream<D>,
+        op: &'static str,
+        lower: &[&StoredMatrix<'_>],
+        upper: Option<&[&StoredMatrix<'_>]>,
+    ) -> Result<Panels, OpError> {
+        let of_lower = |e: usize| Ok(Piece::Whole(*lower[e]));
+        let Some(upper) = upper else {
+            return self.pack_panel_pieces(stream, op, lower.len(), &of_lower, None);
+        };
+        expect(op, &[lower.len()], &[upper.len()])?;
+        self.pack_panel_pieces(stream, op, lower.len(), &of_lower, Some(&|e| Ok(Piece::Whole(*upper[e]))))
+    }
+
+    /// The same of `count` pieces, each of which is made when it is uploaded.
+    pub(crate) fn pack_panel_pieces<D: Driver>(
+        &mut self,
+        stream: &mut Stream<D>,
+        op: &'static str,
+        count: usize,
+        lower: &Pieces<'_>,
+        upper: Option<&Pieces<'_>>,
+    ) -> Result<Panels, OpError> {
+        let layout = Layout::of_first(op, count, lower)?;
+        let format = layout.format.packed().and_then(PanelFormat::of_packed).ok_or_else(|| {
+            let dtype = layout.format.name().to_owned();
+            OpError::UnsupportedDtype { op, dtype, backend: "cuda" }
+        })?;
+        let [out_features, in_features] = layout.shape;
+        let panel_rows = if upper.is_some() { PANEL_ROWS / 2 } else { PANEL_ROWS };
+        let (num_panels, stages) = (out_features.div_ceil(panel_rows), in_features.div_ceil(STAGE));
+        let expert_bytes = num_panels * stages * format.stage_bytes();
+        let panels = stream.allocate("weights", expert_bytes * count)?;
+        let mut factors = Vec::with_capacity(2 * count);
+        for e in 0..count {
+            let (piece, other_piece) = (lower(e)?, upper.map(|upper| upper(e)).transpose()?);
+            let matrix = &piece.view();
+            let other_view = other_piece.as_ref().map(Piece::view);
+            let other = other_view.as_ref().unwrap_or(matrix);
+            layout.check(op, matrix)?;
+            layout.check(op, other)?;
+            factors.extend([scaled(matrix, 1.0), scaled(other, 1.0)]);
+            let halves = if upper.is_some() { vec![matrix, other] } else { vec![matrix] };
+            let to = panels.address + (e * expert_bytes) as u64;
+            self.for_slices(stream, &layout, &halves, |stream, slice| {
+                let params = fp4_pack::Params {
+                    codes: slice.codes,
+                    scales: slice.scales,
+                    panels: to + (slice.first / panel_rows * stages * format.stage_bytes()) as u64,
+                    halves: halves.len() as i32,
+                    rows: slice.rows as i32,
+                    columns: in_features as i32,
+                    stages: stages as i32,
+                };
+                fp4_pack::launch(stream, format, &params)
+            })?;
+        }
+        let factors = stream.store("weights", &factors)?;
+        let weight = PanelWeight {
+            panels: panels.address,
+            factors: factors.address,
+            expert_bytes: expert_bytes as i64,
+            num_panels: num_panels as i32,
+            stages: stages as i32,
+            rows: out_features as i32,
+            padding: 0,
+        };
+        Ok(Panels { format, out_features, in_features, count, weight })
+    }
+
+    /// Packs one matrix, or a pair, into tiles slice by slice.
     fn pack_one<D: Driver>(
         &mut self,
         stream: &mut Stream<D>,
@@ -141,9 +230,7 @@ impl Packer {
         halves: &[&StoredMatrix<'_>],
         [codes, scales]: [u64; 2],
     ) -> Result<(), OpError> {
-        let [out_features, in_features] = layout.shape;
-        let row_bytes = layout.code_bytes / out_features.max(1);
-        let slice = (SLICE_BYTES / row_bytes.max(1) / SLICE_ROWS * SLICE_ROWS).max(SLICE_ROWS);
+        let in_features = layout.shape[1];
         let tile_rows = TILE / halves.len();
         let units = in_features.div_ceil(UNIT);
         let (code_bytes, tile_scale_bytes) = tile_bytes(layout.format);
@@ -151,6 +238,41 @@ impl Packer {
             Some(buffer) => buffer,
             None => *self.not_numbers.insert(stream.zeros("weights", 4)?),
         };
+        self.for_slices(stream, layout, halves, |stream, slice| {
+            let half = |h: usize, first: usize| Half {
+                codes: slice.codes[h],
+                scales: slice.scales[h],
+                first: first as i32,
+                rows: slice.rows as i32,
+            };
+            let upper = if halves.len() == 2 { half(1, 0) } else { half(0, TILE / 2) };
+            let first_tile = slice.first / tile_rows * units;
+            let params = repack::Params {
+                lower: half(0, 0),
+                upper,
+                codes: codes + (first_tile * code_bytes) as u64,
+                scales: scales + (first_tile * tile_scale_bytes) as u64,
+                not_numbers: not_numbers.address,
+                tile_rows: tile_rows as i32,
+                tiles: slice.rows.div_ceil(tile_rows) as i32,
+                columns: in_features as i32,
+                units: units as i32,
+            };
+            repack::launch(stream, layout.format, &params)
+        })
+    }
+
+    /// Brings slices of rows of one matrix, or of a pair, to the device, and calls `pack` for each.
+    fn for_slices<D: Driver>(
+        &mut self,
+        stream: &mut Stream<D>,
+        layout: &Layout,
+        halves: &[&StoredMatrix<'_>],
+        mut pack: impl FnMut(&mut Stream<D>, &Slice) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        let [out_features, _] = layout.shape;
+        let row_bytes = layout.code_bytes / out_features.max(1);
+        let slice = (SLICE_BYTES / row_bytes.max(1) / SLICE_ROWS * SLICE_ROWS).max(SLICE_ROWS);
         // A row of scales of its own has each row of the formats whose scales are packed.
         let all_scales: Vec<Cow<'_, [u8]>> = halves
             .iter()
@@ -161,42 +283,22 @@ impl Packer {
             .collect();
         for first in (0..out_features).step_by(slice) {
             let rows = first..(first + slice).min(out_features);
-            let mut staged = [0; 2];
-            let buffers = self.staging.iter_mut().zip(&mut staged);
-            for ((matrix, all_scales), (staging, staged)) in halves.iter().zip(&all_scales).zip(buffers) {
+            let mut staged = Slice { first, rows: rows.len(), codes: [0; 2], scales: [0; 2] };
+            for (h, (matrix, all_scales)) in halves.iter().zip(&all_scales).enumerate() {
                 let slice_codes = &matrix.codes()[rows.start * row_bytes..rows.end * row_bytes];
                 let scale_row = all_scales.len() / out_features;
                 let slice_scales = &all_scales[rows.start * scale_row..rows.end * scale_row];
-                let needed = slice_codes.len().next_multiple_of(256) + slice_scales.len();
-                let buffer = match staging {
+                let scales_at = slice_codes.len().next_multiple_of(256);
+                let needed = scales_at + slice_scales.len();
+                let buffer = match &mut self.staging[h] {
                     Some(buffer) if buffer.bytes >= needed => *buffer,
-                    _ => *staging.insert(stream.allocate("weights on their way", needed)?),
+                    staging => *staging.insert(stream.allocate("weights on their way", needed)?),
                 };
                 stream.upload(buffer.address, slice_codes)?;
-                stream
-                    .upload(buffer.address + slice_codes.len().next_multiple_of(256) as u64, slice_scales)?;
-                *staged = buffer.address;
+                stream.upload(buffer.address + scales_at as u64, slice_scales)?;
+                (staged.codes[h], staged.scales[h]) = (buffer.address, buffer.address + scales_at as u64);
             }
-            let half = |h: usize, first: usize| Half {
-                codes: staged[h],
-                scales: staged[h] + (rows.len() * row_bytes).next_multiple_of(256) as u64,
-                first: first as i32,
-                rows: rows.len() as i32,
-            };
-            let upper = if halves.len() == 2 { half(1, 0) } else { half(0, TILE / 2) };
-            let first_tile = first / tile_rows * units;
-            let params = repack::Params {
-                lower: half(0, 0),
-                upper,
-                codes: codes + (first_tile * code_bytes) as u64,
-                scales: scales + (first_tile * tile_scale_bytes) as u64,
-                not_numbers: not_numbers.address,
-                tile_rows: tile_rows as i32,
-                tiles: rows.len().div_ceil(tile_rows) as i32,
-                columns: in_features as i32,
-                units: units as i32,
-            };
-            repack::launch(stream, layout.format, &params)?;
+            pack(stream, &staged)?;
         }
         Ok(())
     }

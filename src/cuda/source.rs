@@ -8,8 +8,12 @@ use super::CompileError;
 /// `kernels/include/*.cuh`: (file name, text).
 const HEADERS: &[(&str, &str)] = &[
     ("ahead.cuh", include_str!("../../kernels/include/ahead.cuh")),
+    ("barrier.cuh", include_str!("../../kernels/include/barrier.cuh")),
     ("cached_row.cuh", include_str!("../../kernels/include/cached_row.cuh")),
     ("cluster.cuh", include_str!("../../kernels/include/cluster.cuh")),
+    ("fp4_encode.cuh", include_str!("../../kernels/include/fp4_encode.cuh")),
+    ("fp4_panel.cuh", include_str!("../../kernels/include/fp4_panel.cuh")),
+    ("fp4_rows.cuh", include_str!("../../kernels/include/fp4_rows.cuh")),
     ("last_block.cuh", include_str!("../../kernels/include/last_block.cuh")),
     ("latent.cuh", include_str!("../../kernels/include/latent.cuh")),
     ("linear.cuh", include_str!("../../kernels/include/linear.cuh")),
@@ -26,6 +30,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("reduce.cuh", include_str!("../../kernels/include/reduce.cuh")),
     ("route.cuh", include_str!("../../kernels/include/route.cuh")),
     ("sampler.cuh", include_str!("../../kernels/include/sampler.cuh")),
+    ("slots.cuh", include_str!("../../kernels/include/slots.cuh")),
     ("swiglu_write.cuh", include_str!("../../kernels/include/swiglu_write.cuh")),
     ("tile.cuh", include_str!("../../kernels/include/tile.cuh")),
     ("tile_block.cuh", include_str!("../../kernels/include/tile_block.cuh")),

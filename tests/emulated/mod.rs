@@ -6,6 +6,7 @@
 
 pub(crate) mod attention;
 mod exchange;
+mod fp4;
 mod golden_ptx;
 mod launches;
 mod model;

@@ -362,6 +362,11 @@ pub(crate) fn in_parts(world: usize, seed: Option<u64>) -> Option<Group<CudaBack
     group(world, Arch::Sm120a, seed, Activations::F32, parts(world))
 }
 
+/// So many devices with a part of every expert and head each.
+pub(crate) fn whole(world: usize, seed: Option<u64>) -> Option<Group<CudaBackend<TestDriver>>> {
+    group(world, Arch::Sm120a, seed, Activations::F32, WHOLE)
+}
+
 /// Every expert and every head in parts, all positions on every device.
 const WHOLE: Parallelism = Parallelism { expert_groups: 1, context: ContextSplit::Whole };
 

@@ -195,10 +195,7 @@ fn choose_gpu(settings: &Settings, found: Result<Gpu, GpuError>) -> Result<Gpu, 
         None => "the embedded model is computed on the CPU; device.backend = cuda takes the GPU".to_owned(),
         Some(_) => match settings.parallel.validate(settings.device.ranks, true).first() {
             Some((key, _)) => format!("GPUs do not divide a model as parallel.{key} says"),
-            None => match settings.device.activations.fp4() {
-                Some(form) => format!("GPUs do not compute device.activations = {}", form.name()),
-                None => return Ok(gpu),
-            },
+            None => return Ok(gpu),
         },
     };
     Err(format!("the GPU {} is not used: {reason}", gpu.name()))

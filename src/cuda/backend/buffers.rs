@@ -5,7 +5,8 @@ use crate::kernels::experts::TILE_ROWS;
 use crate::kernels::route;
 use crate::step;
 use crate::stream::{Buffer, Stream};
-use perigee_ops::{Activations, ModelShape, OpError};
+use crate::weights::{MAX_TERMS, row_bytes};
+use perigee_ops::{Activations, FfnUnits, ModelShape, OpError};
 
 /// Rows of a step whose experts are computed together: bounds the scratch of their outputs, `[rows * K, D]` f32.
 pub(super) const MOE_ROWS: usize = 2048;
@@ -51,7 +52,7 @@ pub(super) struct Buffers {
     pub(super) weights: Buffer,
     /// Of [`MOE_ROWS`] rows: routed slots, then the shared expert's rows.
     pub(super) inner: Buffer,
-    /// `[MOE_ROWS * K, D]`.
+    /// `[MOE_ROWS * K, D]`; in 4-bit floats the rows of the first product lie here too, and in the next one.
     pub(super) routed: Buffer,
     /// `[MOE_ROWS, D]`.
     pub(super) shared: Buffer,
@@ -67,12 +68,20 @@ pub(super) struct Buffers {
     pub(super) route_progress: Buffer,
 }
 
+/// Words that a row of values takes in f32 or in 4-bit floats: in these a row of few values is the larger one.
+fn in_any_form(values: usize) -> usize {
+    values.max(row_bytes(values, MAX_TERMS).div_ceil(4))
+}
+
 /// Bytes of [`Buffers`], in the order of the fields.
 fn bytes(shape: &ModelShape, rows: usize, arithmetic: Activations) -> [usize; 20] {
     let (mla, router) = (&shape.mla, &shape.router);
     let rows = rows.max(step::padded(rows));
     let moe_rows = rows.min(MOE_ROWS);
     let tiles = route::max_tiles(moe_rows * router.top_k, router.num_experts, TILE_ROWS);
+    let FfnUnits { routed, shared, dense } = shape.ffn;
+    let units =
+        FfnUnits { routed: in_any_form(routed), shared: in_any_form(shared), dense: in_any_form(dense) };
     // Words of bf16 copies.
     let half = |values: usize| if arithmetic.are_rounded() { values.div_ceil(2) } else { 0 };
     [
@@ -89,9 +98,9 @@ fn bytes(shape: &ModelShape, rows: usize, arithmetic: Activations) -> [usize; 20
         rows * router.top_k,
         rows * router.top_k,
         // And room to begin the shared expert's rows at a multiple of 16 bytes.
-        (moe_rows * shape.ffn.of_row(router.top_k)).max(rows * shape.ffn.routed) + 4,
-        moe_rows * router.top_k * shape.hidden_size,
-        moe_rows * shape.hidden_size,
+        (moe_rows * units.of_row(router.top_k)).max(rows * units.routed) + 4,
+        moe_rows * router.top_k * in_any_form(shape.hidden_size),
+        moe_rows * in_any_form(shape.hidden_size),
         moe_rows * router.top_k,
         3 * tiles,
         1,

@@ -111,11 +111,15 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                     let part = tiled::Part { matrix: gate_up, slots, x, y };
                     tiled_swiglu::launch(&mut self.stream, variant, &[part])?;
                 }
+                // What scales are measured for is not rounded by them.
+                SwigluMatrices::Panels { forms: [form, _], .. } => {
+                    return Err(OpError::UnsupportedActivations { form: form.name(), backend: "cuda" });
+                }
             }
             for row in rows {
-                let at = inner + (weights.inner_bytes() * *row as usize * units) as u64;
-                let values = match weights.inner_bytes() {
-                    4 => self.stream.read::<f32>(at, units)?,
+                let at = inner + (weights.inner_row_bytes() * *row as usize) as u64;
+                let values = match &weights.weights {
+                    SwigluMatrices::Rows(_) => self.stream.read::<f32>(at, units)?,
                     _ => {
                         let bits = self.stream.read::<u16>(at, units)?;
                         bits.iter().map(|bits| half::bf16::from_bits(*bits).to_f32()).collect()

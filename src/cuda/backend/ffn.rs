@@ -10,7 +10,10 @@ use crate::kernels::ahead::Ahead;
 use crate::kernels::all_reduce::Operation;
 use crate::kernels::linear::{self, Output};
 use crate::kernels::route::{self, Choice, FusedRoute, Held, Worklist};
-use crate::kernels::{combine, experts, route_swiglu, tiled, tiled_down, tiled_linear, tiled_swiglu};
+use crate::kernels::{
+    combine, experts, fp4, fp4_linear, fp4_rows, fp4_swiglu, route_swiglu, tiled, tiled_down, tiled_linear,
+    tiled_swiglu,
+};
 use crate::stream::Buffer;
 use crate::tuner::Product;
 use perigee_ops::{OpError, RouterShape, expect};
@@ -40,6 +43,16 @@ pub(super) enum Slots<'a> {
     Rows(usize),
     /// As routed, so many slots, so many of each row.
     Routed(&'a Worklist, usize, usize),
+}
+
+impl Slots<'_> {
+    /// Rows of x.
+    fn num_rows(self) -> usize {
+        match self {
+            Self::Rows(rows) => rows,
+            Self::Routed(_, num_slots, per_row) => num_slots.div_ceil(per_row.max(1)),
+        }
+    }
 }
 
 impl<D: Driver> CudaBackend<D> {
@@ -114,7 +127,7 @@ impl<D: Driver> CudaBackend<D> {
     /// Where rows of `shared` lie between its products: behind the slots of the routed experts.
     pub(super) fn shared_inner(routed: Option<&Experts>, num_rows: usize, w: &Workspace<D>) -> u64 {
         let slots = num_rows * w.shape.router.top_k;
-        let bytes = routed.map_or(0, |routed| (routed.inner_bytes() * slots * routed.units()) as u64);
+        let bytes = routed.map_or(0, |routed| (routed.inner_row_bytes() * slots) as u64);
         w.activations.inner.address + bytes.next_multiple_of(16)
     }
 
@@ -225,6 +238,36 @@ impl<D: Driver> CudaBackend<D> {
                     };
                     experts::launch_up(stream, weights, slots, top_k, x, inner)?;
                     experts::launch_down(stream, weights, slots, inner, out)?;
+                }
+                SwigluMatrices::Panels { gate_up, down, forms } => {
+                    // Rows in 4-bit floats lie where the second product's will, which it reads no more.
+                    let [input, inner_form] = *forms;
+                    let num_slots = match ffn.slots {
+                        Slots::Rows(rows) => rows,
+                        Slots::Routed(_, num_slots, _) => num_slots,
+                    };
+                    let rows = ffn.slots.num_rows();
+                    let x = tiled::Rows { address: x, stride: gate_up.in_features };
+                    let x = fp4_rows::launch(stream, input, rows, gate_up.in_features, x, out)?;
+                    let (up, second, tile_rows) = match ffn.slots {
+                        Slots::Rows(rows) => {
+                            let slots = tiled::Slots::Rows(rows, 0);
+                            (slots, slots, fp4::tile_rows(input, num_slots))
+                        }
+                        Slots::Routed(list, _, top_k) => (
+                            tiled::Slots::Routed(list, top_k),
+                            tiled::Slots::RoutedBefore(list, 1),
+                            list.tile_rows,
+                        ),
+                    };
+                    let stride = ffn.weights.inner_row_bytes();
+                    let inner = tiled::Rows { address: inner, stride };
+                    let y = tiled::Rows { address: out, stride: down.out_features };
+                    let first = fp4::Part { matrix: gate_up, slots: up, tile_rows, x, form: input, y: inner };
+                    fp4_swiglu::launch(stream, &first, inner_form)?;
+                    let part =
+                        fp4::Part { matrix: down, slots: second, tile_rows, x: inner, form: inner_form, y };
+                    fp4_linear::launch(stream, &part)?;
                 }
                 SwigluMatrices::Tiles { gate_up, down } => {
                     let (up, second, chosen) = match ffn.slots {

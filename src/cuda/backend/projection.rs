@@ -3,11 +3,12 @@
 use super::CudaBackend;
 use crate::driver::Driver;
 use crate::kernels::experts::{self, TILE_ROWS};
+use crate::kernels::fp4;
 use crate::kernels::route::Held;
 use crate::packer::Packer;
 use crate::tuner::Choices;
-use crate::weights::{Matrix, Pieces, Tiled};
-use perigee_numbers::quant::StoredMatrix;
+use crate::weights::{Matrix, Panels, Pieces, Tiled, row_bytes};
+use perigee_numbers::quant::{ActivationForm, StoredMatrix};
 use perigee_ops::host::{ExpertPieces, ExpertProjection};
 use perigee_ops::{Activations, OpError, expect};
 
@@ -58,6 +59,15 @@ pub(super) enum SwigluMatrices {
         /// `[E, D, I]`.
         down: Tiled,
     },
+    /// For tensor cores that multiply rows in 4-bit floats.
+    Panels {
+        /// `[E, I, D]`, pairs of gate and up.
+        gate_up: Panels,
+        /// `[E, D, I]`.
+        down: Panels,
+        /// Of the rows in front of both products.
+        forms: [ActivationForm; 2],
+    },
 }
 
 impl Experts {
@@ -66,6 +76,7 @@ impl Experts {
         let count = match &self.weights {
             SwigluMatrices::Rows(experts) => experts.gate.count,
             SwigluMatrices::Tiles { gate_up, .. } => gate_up.count,
+            SwigluMatrices::Panels { gate_up, .. } => gate_up.count,
         };
         Held { first: self.first as u32, count: count as u32 }
     }
@@ -75,14 +86,16 @@ impl Experts {
         match &self.weights {
             SwigluMatrices::Rows(experts) => experts.gate.out_features,
             SwigluMatrices::Tiles { gate_up, .. } => gate_up.out_features,
+            SwigluMatrices::Panels { gate_up, .. } => gate_up.out_features,
         }
     }
 
-    /// Bytes of a value between the two products.
-    pub(super) fn inner_bytes(&self) -> usize {
-        match self.weights {
-            SwigluMatrices::Rows(_) => 4,
-            SwigluMatrices::Tiles { .. } => 2,
+    /// Bytes of a row between the two products.
+    pub(super) fn inner_row_bytes(&self) -> usize {
+        match &self.weights {
+            SwigluMatrices::Rows(_) => 4 * self.units(),
+            SwigluMatrices::Tiles { .. } => 2 * self.units(),
+            SwigluMatrices::Panels { forms: [_, inner], .. } => row_bytes(self.units(), inner.num_terms()),
         }
     }
 
@@ -91,6 +104,9 @@ impl Experts {
         match &self.weights {
             SwigluMatrices::Rows(_) => TILE_ROWS,
             SwigluMatrices::Tiles { gate_up, down } => choices.pair(gate_up, down, num_slots)[0].rows,
+            SwigluMatrices::Panels { gate_up, forms: [input, _], .. } => {
+                fp4::tile_rows(*input, num_slots.div_ceil(gate_up.count))
+            }
         }
     }
 }
@@ -116,19 +132,28 @@ impl<D: Driver> CudaBackend<D> {
         first: usize,
     ) -> Result<Experts, OpError> {
         const OP: &str = "load_experts";
-        experts.expect_no_forms("cuda")?;
+        let forms = experts.forms("cuda")?;
         let count = experts.len();
         let [gate, up, down] = [ExpertProjection::Gate, ExpertProjection::Up, ExpertProjection::Down]
             .map(|projection| move |e: usize| experts.piece(e, projection));
         let packs = experts.stored().all(|matrix| Packer::packs(&matrix));
-        let stream = &mut self.stream;
-        let weights = if self.arithmetic.are_rounded() && packs {
+        let weights = if let Some(forms) = forms {
+            if !self.stream.driver().arch().multiplies_fp4() {
+                let form = forms[0].name();
+                return Err(OpError::UnsupportedActivations { form, backend: "cuda" });
+            }
+            SwigluMatrices::Panels {
+                gate_up: self.packer.pack_panel_pieces(&mut self.stream, OP, count, &gate, Some(&up))?,
+                down: self.packer.pack_panel_pieces(&mut self.stream, OP, count, &down, None)?,
+                forms,
+            }
+        } else if self.arithmetic.are_rounded() && packs {
             SwigluMatrices::Tiles {
-                gate_up: self.packer.pack_pieces(stream, OP, count, &gate, Some(&up))?,
-                down: self.packer.pack_pieces(stream, OP, count, &down, None)?,
+                gate_up: self.packer.pack_pieces(&mut self.stream, OP, count, &gate, Some(&up))?,
+                down: self.packer.pack_pieces(&mut self.stream, OP, count, &down, None)?,
             }
         } else {
-            let mut load = |pieces: &Pieces<'_>| Matrix::load_pieces(stream, OP, count, pieces);
+            let mut load = |pieces: &Pieces<'_>| Matrix::load_pieces(&mut self.stream, OP, count, pieces);
             let experts = experts::Experts { gate: load(&gate)?, up: load(&up)?, down: load(&down)? };
             if experts.gate.format != experts.up.format {
                 let dtype = format!("{} beside {}", experts.gate.format.name(), experts.up.format.name());
@@ -143,6 +168,9 @@ impl<D: Driver> CudaBackend<D> {
                 (e.gate.out_features, e.gate.in_features, [e.down.out_features, e.down.in_features])
             }
             SwigluMatrices::Tiles { gate_up, down } => {
+                (gate_up.out_features, gate_up.in_features, [down.out_features, down.in_features])
+            }
+            SwigluMatrices::Panels { gate_up, down, .. } => {
                 (gate_up.out_features, gate_up.in_features, [down.out_features, down.in_features])
             }
         };

@@ -1,5 +1,5 @@
-//! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs` and `ahead.rs` are
-//! shared by several.
+//! The host side of each kernel: one module per `kernels/*.cu`, of the same name; `tiled.rs`, `fp4.rs` and
+//! `ahead.rs` are shared by several.
 
 pub mod ahead;
 pub mod all_reduce;
@@ -8,6 +8,11 @@ pub mod draft;
 pub mod embed;
 pub mod exchange;
 pub mod experts;
+pub mod fp4;
+pub mod fp4_linear;
+pub mod fp4_pack;
+pub mod fp4_rows;
+pub mod fp4_swiglu;
 pub mod gqa;
 pub mod latent;
 pub mod linear;
@@ -48,6 +53,10 @@ pub const ALL: &[&Kernel] = &[
     &embed::KERNEL,
     &exchange::KERNEL,
     &experts::KERNEL,
+    &fp4_linear::KERNEL,
+    &fp4_pack::KERNEL,
+    &fp4_rows::KERNEL,
+    &fp4_swiglu::KERNEL,
     &gqa::KERNEL,
     &latent::KERNEL,
     &linear::KERNEL,

@@ -44,6 +44,23 @@ impl ActivationForm {
         }
     }
 
+    /// Rows that are added up.
+    pub fn num_terms(self) -> usize {
+        match self {
+            Self::Nvfp4 { terms, .. } => usize::from(terms.clamp(1, MAX_TERMS)),
+            Self::Mxfp4 => 1,
+        }
+    }
+
+    /// The scales of each term, in their order; MXFP4 has a tensor's scale of 1.
+    pub fn term_scales(self) -> impl Iterator<Item = TermScales> {
+        let (scale, terms) = match self {
+            Self::Nvfp4 { scale, terms } => (scale, terms),
+            Self::Mxfp4 => (1.0, 1),
+        };
+        TermScales::series(scale, terms).into_iter().flatten()
+    }
+
     /// Inputs of a block. A row's values depend on those of their own block alone.
     pub fn block(self) -> usize {
         match self {
@@ -57,7 +74,7 @@ impl ActivationForm {
     pub fn round(self, row: &mut [f32]) {
         match self {
             Self::Nvfp4 { scale, terms } => {
-                let terms = Term::series(scale, terms);
+                let terms = TermScales::series(scale, terms);
                 row.chunks_mut(NVFP4_BLOCK).for_each(|block| round_nvfp4(&terms, block));
             }
             Self::Mxfp4 => row.chunks_mut(MXFP4_GROUP).for_each(round_mxfp4),
@@ -75,7 +92,7 @@ impl ActivationForm {
         };
         let mut rest = row.to_vec();
         let (code_bytes, num_scales) = (row.len() / 2, row.len() / NVFP4_BLOCK);
-        let terms = Term::series(scale, terms);
+        let terms = TermScales::series(scale, terms);
         for (at, term) in terms.iter().flatten().enumerate() {
             let codes = &mut codes[at * code_bytes..][..code_bytes];
             let scales = &mut scales[at * num_scales..][..num_scales];
@@ -91,14 +108,15 @@ impl ActivationForm {
     }
 }
 
-/// Scales of one term.
+/// Scales of a term's tensor: those of every device are these, so that all of them round alike.
 #[derive(Debug, Clone, Copy)]
-struct Term {
+pub struct TermScales {
     /// The tensor's scale.
-    scale: f32,
-    /// Its reciprocal, and the reciprocal of that, which need not be the scale.
-    global: f32,
-    back: f32,
+    pub scale: f32,
+    /// Its reciprocal.
+    pub global: f32,
+    /// The reciprocal of that, which need not be the scale.
+    pub back: f32,
 }
 
 /// A block of a term.
@@ -110,7 +128,7 @@ struct Block {
     unit: f32,
 }
 
-impl Term {
+impl TermScales {
     fn series(scale: f32, terms: u8) -> [Option<Self>; MAX_TERMS as usize] {
         let mut own = scale;
         std::array::from_fn(|at| {
@@ -141,7 +159,7 @@ fn are_finite(values: &[f32]) -> bool {
 }
 
 #[inline(always)]
-fn round_nvfp4(terms: &[Option<Term>; MAX_TERMS as usize], block: &mut [f32]) {
+fn round_nvfp4(terms: &[Option<TermScales>; MAX_TERMS as usize], block: &mut [f32]) {
     let (mut rest, mut sum) = ([0.0; NVFP4_BLOCK], [0.0; NVFP4_BLOCK]);
     rest[..block.len()].copy_from_slice(block);
     for term in terms.iter().flatten() {

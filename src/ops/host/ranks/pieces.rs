@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::share::{self, Part, Share};
 use crate::{ExpertMatrices, OpError};
-use perigee_numbers::quant::StoredMatrix;
+use perigee_numbers::quant::{ActivationForm, StoredMatrix};
 
 /// A matrix, or a part of one.
 pub enum Piece<'a> {
@@ -70,12 +70,20 @@ impl<'a> ExpertPieces<'a> {
         self.experts.iter().flat_map(|expert| [expert.gate_proj, expert.up_proj, expert.down_proj])
     }
 
-    /// Errors: rows are to be rounded for some of them in a form that the backend does not compute.
-    pub fn expect_no_forms(&self, backend: &'static str) -> Result<(), OpError> {
-        let mut forms = self.experts.iter().flat_map(|expert| [expert.input, expert.inner]);
-        match forms.find_map(|form| form) {
-            Some(form) => Err(OpError::UnsupportedActivations { form: form.name(), backend }),
-            None => Ok(()),
+    /// The forms that rows in front of both products are rounded to, of all experts; `None`: they are not.
+    ///
+    /// Errors: `backend` needs one pair of forms for all of them, and there are several, or one without the other.
+    pub fn forms(&self, backend: &'static str) -> Result<Option<[ActivationForm; 2]>, OpError> {
+        let mut all = self.experts.iter().map(|expert| [expert.input, expert.inner]);
+        let first = all.next().unwrap_or([None; 2]);
+        match (first, all.find(|other| *other != first)) {
+            ([None, None], None) => Ok(None),
+            ([Some(input), Some(inner)], None) => Ok(Some([input, inner])),
+            (_, other) => {
+                let form = [first, other.unwrap_or(first)].concat().into_iter().flatten().next();
+                let form = form.map_or("in several forms", ActivationForm::name);
+                Err(OpError::UnsupportedActivations { form, backend })
+            }
         }
     }
 

@@ -1,0 +1,18 @@
+//! Twin of `kernels/fp4_linear.cu`: the second product of experts, rows and weights in 4-bit floats.
+
+use super::fp4::{self, ARCHS, FUNCTIONS, Part, fp4_names};
+use super::plain;
+use crate::weights::PANEL_ROWS;
+use crate::{Driver, Kernel, Stream};
+use perigee_ops::OpError;
+
+/// The declaration.
+pub const KERNEL: Kernel =
+    Kernel { archs: ARCHS, shared_bytes: fp4::max_shared_bytes, ..plain!("fp4_linear", &NAMES, 128) };
+
+const NAMES: [&str; FUNCTIONS] = fp4_names!("fp4_linear");
+
+/// Enqueues `y = W x` of all slots of a part, y in f32.
+pub fn launch<D: Driver>(stream: &mut Stream<D>, part: &Part<'_>) -> Result<(), OpError> {
+    fp4::launch(stream, &NAMES, part, PANEL_ROWS, None)
+}
