@@ -33,6 +33,38 @@ pub(crate) struct Program {
     pub(crate) directives: Directives,
 }
 
+impl Program {
+    /// Whether a way of the code leads from one instruction to another.
+    pub(crate) fn leads(&self, from: u32, to: u32) -> bool {
+        let (mut seen, mut open) = (vec![false; self.code.len()], vec![from]);
+        while let Some(at) = open.pop() {
+            if at == to {
+                return true;
+            }
+            let Some(inst) = self.code.get(at as usize) else { continue };
+            if std::mem::replace(&mut seen[at as usize], true) {
+                continue;
+            }
+            let goes_on = match &inst.action {
+                Action::Branch(target) => {
+                    open.push(*target);
+                    false
+                }
+                Action::BranchTable(targets) => {
+                    open.extend(targets);
+                    false
+                }
+                Action::Exit | Action::Trap => false,
+                _ => true,
+            };
+            if goes_on || inst.guard != TRUE {
+                open.push(at + 1);
+            }
+        }
+        false
+    }
+}
+
 /// First address of shared memory that a kernel's variables may take: the bytes below are the
 /// system's, and a null pointer is never valid.
 pub(crate) const SHARED_START: u32 = 1024;

@@ -234,6 +234,18 @@ fn divergence() {
     }
 }
 
+/// A branch that lies behind the code that it leads back to, as compilers lay out what they take for rare: the warp is whole again at the
+/// barrier.
+#[test]
+fn a_barrier_waits_for_lanes_that_come_from_behind() {
+    let body = "mov.u32 %r5, 1; setp.lt.u32 %p1, %r0, 8; @%p1 bra RARE; BACK: bar.sync 0; st.global.u32 [%rd1], %r5; bra END;
+        RARE: mov.u32 %r5, 2; bra BACK; END: bar.warp.sync -1;";
+    let got = in_all_modes("", shape(1, 64), 64, body);
+    for (lane, value) in got.iter().enumerate() {
+        assert_eq!(*value, if lane < 8 { 2 } else { 1 }, "lane {lane}");
+    }
+}
+
 #[test]
 fn lanes_of_a_warp_that_wait_for_each_other() {
     // Each lane has its turn; a lane that sleeps does not stop the one whose turn it is.

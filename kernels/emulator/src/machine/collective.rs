@@ -86,15 +86,26 @@ impl Env<'_> {
         Ok((missing == 0).then_some(present & exec))
     }
 
-    /// A collective with `.aligned`: all lanes that have not exited must be here.
-    pub(crate) fn whole(&self, warp: &Warp, exec: u32) -> Step<()> {
+    /// A collective with `.aligned`: all lanes that have not exited must be here. `false`: others are on their way, as where a compiler has put
+    /// a branch behind the code that it leads back to.
+    pub(crate) fn whole(&self, warp: &Warp, exec: u32) -> Step<bool> {
         match warp.live & !exec {
-            0 => Ok(()),
+            0 => Ok(true),
+            missing if self.are_coming(warp, exec, missing) => Ok(false),
             missing => {
                 let text = format!("an aligned instruction without lanes {missing:#010x} of the warp");
                 Err(Trouble { lane: Some(missing.trailing_zeros()), text })
             }
         }
+    }
+
+    /// Whether some of these lanes can go on, and on a way that leads here.
+    fn are_coming(&self, warp: &Warp, exec: u32, missing: u32) -> bool {
+        warp.groups.iter().any(|group| {
+            let is_another = group.mask & missing != 0 && group.mask & exec == 0;
+            let can_move = matches!(group.state, State::Ready | State::Yielded);
+            is_another && can_move && self.program.leads(group.pc, self.pc)
+        })
     }
 
     pub(super) fn shuffle(
@@ -300,6 +311,9 @@ impl Env<'_> {
         (wait, counted, aligned): (bool, bool, bool),
         exec: u32,
     ) -> Step {
+        if aligned && !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         let number = self.arrive_at_barrier(warp, o, counted, aligned, exec)?;
         if wait {
             return Ok(Flow::Barrier(number));
@@ -317,6 +331,9 @@ impl Env<'_> {
         destination: u32,
         exec: u32,
     ) -> Step {
+        if !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         let votes = (warp.registers.predicates[source.0 as usize] ^ source.1) & exec;
         let number = self.arrive_at_barrier(warp, o, counted, true, exec)?;
         let result = (warp.index, exec, o.d, destination, op);
@@ -335,9 +352,6 @@ impl Env<'_> {
         aligned: bool,
         exec: u32,
     ) -> Step<u32> {
-        if aligned {
-            self.whole(warp, exec)?;
-        }
         let first = exec.trailing_zeros() as usize;
         let number = warp.registers.narrow(o.a)[first];
         if number > 15 {
@@ -418,8 +432,8 @@ impl Env<'_> {
         relaxed: bool,
         exec: u32,
     ) -> Step {
-        if aligned {
-            self.whole(warp, exec)?;
+        if aligned && !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
         }
         if warp.cluster_phase != self.cluster.phase {
             warp.cluster_arrived = 0;
@@ -436,8 +450,8 @@ impl Env<'_> {
     }
 
     pub(super) fn cluster_wait(&mut self, warp: &mut Warp, aligned: bool, exec: u32) -> Step {
-        if aligned {
-            self.whole(warp, exec)?;
+        if aligned && !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
         }
         if self.cluster.phase == warp.cluster_phase {
             return Ok(Flow::Wait);

@@ -115,7 +115,9 @@ impl Env<'_> {
         registers: &[u32],
         exec: u32,
     ) -> Step {
-        self.whole(warp, exec)?;
+        if !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         let mut rows = [[0; 16]; 32];
         if !self.own_rows(warp, address, &mut rows[..spec.num_rows()]) {
             for (lane, row) in (0..).zip(&mut rows[..spec.num_rows()]) {
@@ -156,7 +158,9 @@ impl Env<'_> {
         registers: &[u32],
         exec: u32,
     ) -> Step {
-        self.whole(warp, exec)?;
+        if !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         let fragment: Vec<Lanes> = registers.iter().map(|&slot| *warp.registers.narrow(slot)).collect();
         let mut rows = [[0; 16]; 32];
         spec.collect(&fragment, &mut rows[..spec.num_rows()]);
@@ -179,14 +183,18 @@ impl Env<'_> {
     }
 
     pub(super) fn move_matrix(&mut self, warp: &mut Warp, o: &Operands, exec: u32) -> Step {
-        self.whole(warp, exec)?;
+        if !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         let moved = movmatrix(warp.registers.narrow(o.a));
         *warp.registers.narrow_mut(o.d) = moved;
         Ok(Flow::Next)
     }
 
     pub(super) fn mma(&mut self, warp: &mut Warp, mma: &Mma, exec: u32) -> Step {
-        self.whole(warp, exec)?;
+        if !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         let registers = &mut warp.registers;
         let [a, b, c, d] = &mut self.scratch.fragments;
         gather(registers, &mma.a, a);
@@ -215,7 +223,9 @@ impl Env<'_> {
 
     /// One warp's rows of a warp group's product, done at once.
     pub(super) fn wgmma(&mut self, warp: &mut Warp, wgmma: &Wgmma, exec: u32) -> Step {
-        self.whole(warp, exec)?;
+        if !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         if exec != u32::MAX {
             return Err("a warp group needs whole warps".into());
         }

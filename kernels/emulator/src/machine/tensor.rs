@@ -60,7 +60,9 @@ impl Env<'_> {
         let number = warp.index as usize % 4;
         match tensor {
             Tensor::Allocate { address, columns } => {
-                self.whole(warp, exec)?;
+                if !self.whole(warp, exec)? {
+                    return Ok(Flow::Wait);
+                }
                 let columns = warp.registers.narrow(*columns)[at];
                 let Some(base) = memory.allocate(columns)? else { return Ok(Flow::Wait) };
                 let lane = at as u32;
@@ -70,13 +72,17 @@ impl Env<'_> {
                 region.set(offset, &base.to_le_bytes());
             }
             Tensor::Deallocate { columns } => {
-                self.whole(warp, exec)?;
+                if !self.whole(warp, exec)? {
+                    return Ok(Flow::Wait);
+                }
                 let columns = warp.registers.narrow(*columns)[at];
                 memory.deallocate(warp.registers.narrow(o.a)[at], columns)?;
             }
             Tensor::Relinquish => memory.relinquish(),
             Tensor::Load { access, address, half_offset, registers } => {
-                self.whole(warp, exec)?;
+                if !self.whole(warp, exec)? {
+                    return Ok(Flow::Wait);
+                }
                 let from = address.of(&warp.registers, at as u32) as u32;
                 let mut out = vec![[0; 32]; access.num_registers()];
                 let written = access.load(memory, number, from, *half_offset, &mut out)?;
@@ -88,7 +94,9 @@ impl Env<'_> {
                 }
             }
             Tensor::Store { access, address, half_offset, registers } => {
-                self.whole(warp, exec)?;
+                if !self.whole(warp, exec)? {
+                    return Ok(Flow::Wait);
+                }
                 let to = address.of(&warp.registers, at as u32) as u32;
                 let values: Vec<_> = registers.iter().map(|&slot| *warp.registers.narrow(slot)).collect();
                 access.store(memory, number, to, *half_offset, &values)?;

@@ -507,7 +507,9 @@ impl Env<'_> {
         bytes: u32,
         exec: u32,
     ) -> Step {
-        self.whole(warp, exec)?;
+        if !self.whole(warp, exec)? {
+            return Ok(Flow::Wait);
+        }
         let lane = exec.trailing_zeros();
         let (to, from) = (destination.of(&warp.registers, lane), source.of(&warp.registers, lane));
         let mut buffer = vec![0; bytes as usize];
