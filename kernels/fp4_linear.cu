@@ -8,7 +8,7 @@
 // Floor:   T = 3, 8 slots of 8 experts, 2048 -> 7168 on 4 GPUs: 16.5 MB -> 11 us at 1.5 TB/s (RTX PRO 6000).
 // Grid:    (tiles of slots, panels of 128 outputs), 9 warps.
 
-#include "fp4_panel.cuh"
+#include "fp4_mma.cuh"
 
 struct Linear {
     template <int SLOTS>
@@ -35,11 +35,11 @@ struct Linear {
         fp4_block<format, terms, slots, Linear>(params);                                                  \
     }
 
-LINEAR(fp4_linear_nvfp4_8, Nvfp4Panel, 1, 8)
-LINEAR(fp4_linear_nvfp4_128, Nvfp4Panel, 1, 128)
-LINEAR(fp4_linear_nvfp4x2_8, Nvfp4Panel, 2, 8)
-LINEAR(fp4_linear_nvfp4x2_64, Nvfp4Panel, 2, 64)
-LINEAR(fp4_linear_nvfp4x3_8, Nvfp4Panel, 3, 8)
-LINEAR(fp4_linear_nvfp4x3_32, Nvfp4Panel, 3, 32)
-LINEAR(fp4_linear_mxfp4_8, Mxfp4Panel, 1, 8)
-LINEAR(fp4_linear_mxfp4_128, Mxfp4Panel, 1, 128)
+LINEAR(fp4_linear_nvfp4_8, Nvfp4, 1, 8)
+LINEAR(fp4_linear_nvfp4_128, Nvfp4, 1, 128)
+LINEAR(fp4_linear_nvfp4x2_8, Nvfp4, 2, 8)
+LINEAR(fp4_linear_nvfp4x2_64, Nvfp4, 2, 64)
+LINEAR(fp4_linear_nvfp4x3_8, Nvfp4, 3, 8)
+LINEAR(fp4_linear_nvfp4x3_32, Nvfp4, 3, 32)
+LINEAR(fp4_linear_mxfp4_8, Mxfp4, 1, 8)
+LINEAR(fp4_linear_mxfp4_128, Mxfp4, 1, 128)

@@ -53,8 +53,8 @@ __device__ __forceinline__ void pack_stage(const PackParams& params) {
 }
 
 extern "C" __global__ void __launch_bounds__(PACK_THREADS) fp4_pack_nvfp4(const __grid_constant__ PackParams params) {
-    pack_stage<Nvfp4Panel>(params);
+    pack_stage<Nvfp4>(params);
 }
 extern "C" __global__ void __launch_bounds__(PACK_THREADS) fp4_pack_mxfp4(const __grid_constant__ PackParams params) {
-    pack_stage<Mxfp4Panel>(params);
+    pack_stage<Mxfp4>(params);
 }

@@ -90,11 +90,13 @@ fn on_every_backend(what: &str, folder: &Path, activations: Fp4Activations, ids:
         check(&isa.to_string(), difference(CpuBackend::new(options), folder, asked, ids, expected));
     }
     check("two ranks", difference(cpu_ranks(2, Activations::F32), folder, asked, ids, expected));
-    if let Some(gpu) = emulated::backend(Arch::Sm120a, None, Activations::F32) {
-        check("an emulated GPU", difference(gpu, folder, asked, ids, expected));
-    }
-    if let Some(gpus) = emulated::ranks::whole(2, Some(3)) {
-        check("two emulated GPUs", difference(gpus, folder, asked, ids, expected));
+    for arch in [Arch::Sm120a, Arch::Sm100a] {
+        if let Some(gpu) = emulated::backend(arch, None, Activations::F32) {
+            check(&format!("an emulated {arch}"), difference(gpu, folder, asked, ids, expected));
+        }
+        if let Some(gpus) = emulated::ranks::whole(2, arch, Some(3)) {
+            check(&format!("two emulated {arch}"), difference(gpus, folder, asked, ids, expected));
+        }
     }
     let other = difference(ReferenceBackend, folder, None, ids, expected);
     assert!(other > 30.0 * TOLERANCE, "{what}: {other} without the form");
@@ -127,9 +129,11 @@ fn a_row_has_the_same_bits_in_any_company() {
         }
     }
     for activations in [Activations::F32, Activations::Bf16] {
-        for (form, seed) in [(NVFP4, Some(4)), (Fp4Activations::Nvfp4 { terms: 3 }, None)] {
+        for (form, arch, seed) in
+            [(NVFP4, Arch::Sm120a, Some(4)), (Fp4Activations::Nvfp4 { terms: 3 }, Arch::Sm103a, None)]
+        {
             let load = || {
-                let backend = emulated::backend(Arch::Sm120a, seed, activations)?;
+                let backend = emulated::backend(arch, seed, activations)?;
                 Some(load_with(backend, &folder(EXPORT), CacheDtype::F32, 8, Some(form)).unwrap())
             };
             let (Some(together), Some(alone)) = (load(), load()) else { return };
@@ -169,13 +173,15 @@ fn gpus_write_what_the_cpu_writes_in_every_form() {
     ] {
         let options = CpuOptions { threads: 2, activations: Activations::F32, ..CpuOptions::default() };
         let expected = greedy(CpuBackend::new(options), name, activations);
-        let (Some(gpu), Some(gpus)) =
-            (emulated::backend(Arch::Sm120a, Some(6), Activations::F32), emulated::ranks::whole(2, None))
-        else {
-            return;
-        };
-        assert_eq!(greedy(gpu, name, activations), expected, "{name} {activations:?}");
-        assert_eq!(greedy(gpus, name, activations), expected, "{name} {activations:?} on two");
+        for arch in [Arch::Sm120a, Arch::Sm100a] {
+            let (Some(gpu), Some(gpus)) =
+                (emulated::backend(arch, Some(6), Activations::F32), emulated::ranks::whole(2, arch, None))
+            else {
+                return;
+            };
+            assert_eq!(greedy(gpu, name, activations), expected, "{name} {activations:?} {arch}");
+            assert_eq!(greedy(gpus, name, activations), expected, "{name} {activations:?} on two {arch}");
+        }
         written.insert(expected);
     }
     assert!(written.len() > 2, "the forms change nothing");

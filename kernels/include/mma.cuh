@@ -47,6 +47,11 @@ __device__ __forceinline__ void store_shared(bf16* to, u32 a, u32 b, u32 c, u32 
     store_shared(shared_address(to), a, b, c, d);
 }
 
+// 4 bytes to an address of shared memory, on their way until `wait_copies`.
+__device__ __forceinline__ void copy4(u32 to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+
 // 16 bytes to shared memory, on their way until `wait_copies`.
 __device__ __forceinline__ void copy16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"

@@ -78,11 +78,6 @@ __device__ __forceinline__ void empty(u64* emptied) {
     }
 }
 
-// 4 bytes to shared memory, on their way until `arrive_with_copies` has arrived.
-__device__ __forceinline__ void copy4(u32 to, const void* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
-}
-
 // Copies COUNT rows of units.
 template <int ROWS, int COUNT>
 __device__ __forceinline__ void copy_rows(const TiledParams& params, WgmmaShared<ROWS>& shared, UnitRange units) {

@@ -92,7 +92,7 @@ pub enum GpuError {
     },
     /// Rows in 4-bit floats on a device whose kernels do not multiply them.
     #[error(
-        "device.activations = {form} is multiplied on GPUs of compute capability 12.0 (RTX PRO 6000, RTX 50), and {gpu} has {major}.{minor}: \
+        "device.activations = {form} is multiplied on GPUs of Blackwell (B200, B300, RTX PRO 6000, RTX 50), and {gpu} has compute capability {major}.{minor}: \
          set device.activations = auto, or device.backend = cpu"
     )]
     NoFp4 {

@@ -29,7 +29,7 @@ pub struct DeviceConfig {
     /// integers in place of bf16, which is finer. GPUs take int8 as bf16, and compute attention in f32 in all modes.
     /// nvfp4 = 4-bit floats in front of dense, shared and routed FFNs with NVFP4 weights, as the checkpoint's input_scale was calibrated: what engines on
     /// Blackwell compute, with about 9 % of noise in each product; nvfp4x2 and nvfp4x3 = sums of two and three such rows, the latter finer than bf16; mxfp4 = the like
-    /// of nvfp4 for MXFP4 weights. GPUs of compute capability 12.0 (RTX PRO 6000) multiply them as they are, which no such GPU has measured yet; others refuse them. On
+    /// of nvfp4 for MXFP4 weights. GPUs of Blackwell multiply them as they are, which no such GPU has measured yet; others refuse them. On
     /// the CPU and the reference backend they are slower than bf16: to see what another machine will answer.
     pub activations: ActivationsChoice,
     /// Share of a GPU's memory that may be in use once this server has planned its own, vLLM's gpu_memory_utilization: what is beyond it

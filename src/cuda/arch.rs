@@ -58,9 +58,10 @@ impl Arch {
         self.number() >= 90
     }
 
-    /// Whether a warp multiplies 4-bit floats with a scale per block (`mma.sync` of kind `mxf4nvf4`; PTX ISA, sm_120a).
+    /// Whether tensor cores multiply 4-bit floats with a scale per block (kind `mxf4nvf4` of `mma.sync`, sm_120a, and of `tcgen05.mma`,
+    /// sm_100a; PTX ISA).
     pub const fn multiplies_fp4(self) -> bool {
-        matches!(self, Self::Sm120a)
+        self.number() >= 100
     }
 
     /// Whether a thread can bring a range of memory into the second cache (`cp.async.bulk.prefetch`; PTX ISA, sm_90).

@@ -15,11 +15,19 @@ use super::{TestDriver, on_gpu};
 
 /// Devices with such tensor cores: in the order of their warps, and in others, of which one looks for races.
 fn devices() -> impl Iterator<Item = (String, Device)> {
-    let count = if on_gpu() { 1 } else { 3 };
-    [None, Some(3), Some(5)].into_iter().take(count).filter_map(|seed| {
-        let mut driver = TestDriver::new(Arch::Sm120a, seed)?;
+    let runs = [
+        (Arch::Sm120a, None),
+        (Arch::Sm100a, None),
+        (Arch::Sm120a, Some(3)),
+        (Arch::Sm100a, Some(3)),
+        (Arch::Sm120a, Some(5)),
+        (Arch::Sm103a, Some(6)),
+    ];
+    let count = if on_gpu() { 1 } else { runs.len() };
+    runs.into_iter().take(count).filter_map(|(arch, seed)| {
+        let mut driver = TestDriver::new(arch, seed)?;
         driver.set_options(|options| options.races = seed == Some(3));
-        Some((format!("{seed:?}"), Stream::new(driver).unwrap()))
+        Some((format!("{arch} {seed:?}"), Stream::new(driver).unwrap()))
     })
 }
 

@@ -363,8 +363,8 @@ pub(crate) fn in_parts(world: usize, seed: Option<u64>) -> Option<Group<CudaBack
 }
 
 /// So many devices with a part of every expert and head each.
-pub(crate) fn whole(world: usize, seed: Option<u64>) -> Option<Group<CudaBackend<TestDriver>>> {
-    group(world, Arch::Sm120a, seed, Activations::F32, WHOLE)
+pub(crate) fn whole(world: usize, arch: Arch, seed: Option<u64>) -> Option<Group<CudaBackend<TestDriver>>> {
+    group(world, arch, seed, Activations::F32, WHOLE)
 }
 
 /// Every expert and every head in parts, all positions on every device.

@@ -1,19 +1,18 @@
-//! What `fp4_rows.rs`, `fp4_swiglu.rs` and `fp4_linear.rs` share: parameters, and the functions of a form of rows.
+//! What `fp4_rows.rs`, `fp4_swiglu.rs`, `fp4_linear.rs` and their forms of `tcgen05` share: parameters, and the functions of a form of rows.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::tiled::{Rows, Slots};
-use crate::weights::{MAX_TERMS, PANEL_ROWS, PanelWeight, Panels, STAGE};
+use crate::weights::{MAX_TERMS, PANEL_ROWS, PanelFormat, PanelWeight, Panels, STAGE};
 use crate::{Arch, Driver, LaunchShape, Stream};
 use perigee_numbers::quant::ActivationForm;
 use perigee_ops::{OpError, expect};
 
-/// Architectures with these products.
-pub(super) const ARCHS: &[Arch] = &[Arch::Sm120a];
-/// Threads of a block: eight warps that multiply, one that copies.
-const THREADS: u32 = 9 * 32;
-/// Stages of a block.
-const STAGES: usize = 2;
+/// Architectures whose tensor cores take rows in 4-bit floats.
+pub(super) const ARCHS: &[Arch] = &[Arch::Sm100a, Arch::Sm103a, Arch::Sm120a];
+/// Those that multiply them by `mma.sync`, and by `tcgen05.mma`.
+pub(super) const MMA_ARCHS: &[Arch] = &[Arch::Sm120a];
+pub(super) const TCGEN05_ARCHS: &[Arch] = &[Arch::Sm100a, Arch::Sm103a];
 /// Slots of a block of few rows.
 const FEW: usize = 8;
 /// Columns of a block of many rows at most: slots times terms.
@@ -94,16 +93,50 @@ const fn many(terms: usize) -> usize {
     }
 }
 
-/// Dynamic shared memory of a block with so many columns and slots (`Fp4Shared`).
-const fn shared_bytes(stage_bytes: usize, columns: usize, slots: usize) -> usize {
-    let column_bytes = STAGE / 2 + 16;
-    STAGES * (stage_bytes + columns * column_bytes + 16) + 4 * slots + 8 * slots
+/// The functions of a product.
+pub(super) struct Functions {
+    /// By `mma.sync`.
+    pub(super) mma: &'static [&'static str; FUNCTIONS],
+    /// By `tcgen05.mma`.
+    pub(super) tcgen05: &'static [&'static str; FUNCTIONS],
 }
 
-/// The most of all functions.
-pub(super) fn max_shared_bytes(_: Arch) -> u32 {
-    let stage = crate::weights::PanelFormat::Nvfp4.stage_bytes();
-    shared_bytes(stage, MANY, MANY) as u32
+/// Which instruction multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cores {
+    Mma,
+    Tcgen05,
+}
+
+impl Cores {
+    const fn of(arch: Arch) -> Self {
+        match arch {
+            Arch::Sm100a | Arch::Sm103a => Self::Tcgen05,
+            _ => Self::Mma,
+        }
+    }
+
+    /// Threads of a block: eight warps that multiply and one that copies; four that copy columns and read sums, and two beside them.
+    const fn threads(self) -> u32 {
+        match self {
+            Self::Mma => 9 * 32,
+            Self::Tcgen05 => 6 * 32,
+        }
+    }
+
+    /// Dynamic shared memory of a block with so many columns and slots: `Fp4Shared`, `Tcgen05Shared`.
+    const fn shared_bytes(self, format: PanelFormat, columns: usize, slots: usize) -> usize {
+        let (codes, scales) = (STAGE / 2, format.stage_bytes() - PANEL_ROWS * STAGE / 2);
+        match self {
+            Self::Mma => 2 * (format.stage_bytes() + columns * (codes + 16) + 16) + 12 * slots,
+            Self::Tcgen05 => 4 * (format.stage_bytes() + columns * codes + scales + 16) + 12 * slots + 16,
+        }
+    }
+}
+
+/// The most of all functions of an architecture.
+pub(super) fn max_shared_bytes(arch: Arch) -> u32 {
+    Cores::of(arch).shared_bytes(PanelFormat::Nvfp4, MANY, MANY) as u32
 }
 
 /// One product: a matrix of each expert times rows in 4-bit floats.
@@ -126,7 +159,7 @@ pub struct Part<'a> {
 /// Enqueues a product by the function of its form. `y_form`: what rows of y are written in, 4-bit floats of so many values.
 pub(super) fn launch<D: Driver>(
     stream: &mut Stream<D>,
-    names: &'static [&'static str; FUNCTIONS],
+    functions: &Functions,
     part: &Part<'_>,
     outputs_per_panel: usize,
     y_form: Option<ActivationForm>,
@@ -163,12 +196,15 @@ pub(super) fn launch<D: Driver>(
         y_scales: y_form.map_or_else(Scales::zeroed, Scales::of),
     };
     let panels = matrix.out_features.div_ceil(outputs_per_panel);
-    let slots = part.tile_rows;
-    let shared = shared_bytes(matrix.format.stage_bytes(), terms * slots, slots);
+    let (slots, cores) = (part.tile_rows, Cores::of(stream.arch()));
+    let names = match cores {
+        Cores::Mma => functions.mma,
+        Cores::Tcgen05 => functions.tcgen05,
+    };
     let shape = LaunchShape {
         grid: [blocks as u32, panels as u32, 1],
-        threads: THREADS,
-        shared_bytes: shared as u32,
+        threads: cores.threads(),
+        shared_bytes: cores.shared_bytes(matrix.format, terms * slots, slots) as u32,
     };
     stream.launch(names[2 * of_form + usize::from(!is_few)], shape, &params)
 }

@@ -1,16 +1,17 @@
 //! Twin of `kernels/fp4_swiglu.cu`: the first product of experts, rows and weights in 4-bit floats.
 
-use super::fp4::{self, ARCHS, FUNCTIONS, PAIR_OUTPUTS, Part, fp4_names};
-use super::plain;
+use super::fp4::{self, FUNCTIONS, Functions, MMA_ARCHS, PAIR_OUTPUTS, Part, fp4_names};
+use super::{plain, tcgen05_swiglu};
 use crate::{Driver, Kernel, Stream};
 use perigee_numbers::quant::ActivationForm;
 use perigee_ops::OpError;
 
 /// The declaration.
 pub const KERNEL: Kernel =
-    Kernel { archs: ARCHS, shared_bytes: fp4::max_shared_bytes, ..plain!("fp4_swiglu", &NAMES, 128) };
+    Kernel { archs: MMA_ARCHS, shared_bytes: fp4::max_shared_bytes, ..plain!("fp4_swiglu", &NAMES, 128) };
 
 const NAMES: [&str; FUNCTIONS] = fp4_names!("fp4_swiglu");
+const ALL: Functions = Functions { mma: &NAMES, tcgen05: &tcgen05_swiglu::NAMES };
 
 /// Enqueues `y = silu(gate x) * up x` of all slots of a part, whose matrices are pairs of gate and up. Rows of y are in 4-bit floats of the
 /// form `inner`, which has the kind and the terms of x's.
@@ -19,5 +20,5 @@ pub fn launch<D: Driver>(
     part: &Part<'_>,
     inner: ActivationForm,
 ) -> Result<(), OpError> {
-    fp4::launch(stream, &NAMES, part, PAIR_OUTPUTS, Some(inner))
+    fp4::launch(stream, &ALL, part, PAIR_OUTPUTS, Some(inner))
 }

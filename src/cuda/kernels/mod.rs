@@ -25,6 +25,8 @@ pub mod route_swiglu;
 pub mod sampler;
 pub mod sampler_cluster;
 pub mod sampler_shards;
+pub mod tcgen05_linear;
+pub mod tcgen05_swiglu;
 pub mod tiled;
 pub mod tiled_down;
 pub mod tiled_latent;
@@ -69,6 +71,8 @@ pub const ALL: &[&Kernel] = &[
     &sampler::KERNEL,
     &sampler_cluster::KERNEL,
     &sampler_shards::KERNEL,
+    &tcgen05_linear::KERNEL,
+    &tcgen05_swiglu::KERNEL,
     &tiled_down::KERNEL,
     &tiled_latent::KERNEL,
     &tiled_linear::KERNEL,
