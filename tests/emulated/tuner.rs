@@ -44,8 +44,12 @@ fn tune_ops(
 }
 
 fn shipped_device() -> Option<impl FnMut() -> Result<Stream<TestDriver>, OpError>> {
-    TestDriver::new(Arch::Sm90a, None)?;
-    Some(|| Stream::new(TestDriver::new(Arch::Sm90a, None).unwrap()))
+    shipped_device_of(Arch::Sm90a)
+}
+
+fn shipped_device_of(arch: Arch) -> Option<impl FnMut() -> Result<Stream<TestDriver>, OpError>> {
+    TestDriver::new(arch, None)?;
+    Some(move || Stream::new(TestDriver::new(arch, None).unwrap()))
 }
 
 #[test]
@@ -94,6 +98,19 @@ fn kernels_are_timed_at_a_models_sizes() {
         ],
     };
     let mut seen = 0;
+    if let (false, Some(mut open)) = (on_gpu(), shipped_device_of(Arch::Sm100a)) {
+        let products = BenchSizes { mla: None, ..sizes.clone() };
+        let mut times = kernel_times(&mut open, &products, &[1, 5], 1, (&EFFORT, &[]), &mut |_| ()).unwrap();
+        times.retain_fastest();
+        let named: Vec<(&str, usize)> =
+            times.times.iter().map(|time| (time.op.as_str(), time.rows)).collect();
+        // Rows in each form are an op of their own: they are not as exact as one another.
+        for terms in ["", "x2", "x3"] {
+            let op = format!("swiglu nvfp4 32x256, 6 experts, rows in nvfp4{terms}");
+            assert!(named.contains(&(op.as_str(), 1)) && named.contains(&(op.as_str(), 5)), "{named:?}");
+        }
+        assert!(times.times.iter().all(|time| time.micros > 0.0), "{times:?}");
+    }
     let mut times = kernel_times(&mut open, &sizes, &[1, 5], 70, (&EFFORT, &[]), &mut |_| seen += 1).unwrap();
     assert_eq!(seen, times.times.len());
     let swiglu = |time: &&KernelTime| time.op.starts_with("swiglu") && time.rows == 5;

@@ -8,7 +8,7 @@ use super::numerics::Output;
 use super::op::{Bucket, Product, TunedOp};
 use super::problem::Problem;
 use super::table::Lost;
-use super::{Effort, TuneError, timing};
+use super::{Effort, TuneError, fp4_times, timing};
 use crate::attention::KvUpType;
 use crate::kernels::ahead::Ahead;
 use crate::weights::Format;
@@ -17,7 +17,7 @@ use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::{Activations, BlockId, CacheDtype, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
 
 /// What buffers are called in an error.
-const WHAT: &str = "bench";
+pub(super) const WHAT: &str = "bench";
 /// Tokens of a block of the cache.
 const BLOCK_SIZE: usize = 64;
 /// Rows of a part of a prompt.
@@ -196,7 +196,7 @@ fn products<D: Driver>(
     (effort, lost): (&Effort, &[Lost]),
 ) -> Result<Vec<KernelTime>, OpError> {
     let most = rows.iter().max().copied().unwrap_or(0) * top_k;
-    let mut problem = Problem::new(stream, &[*op], effort.max_weight_bytes, most, 1)?;
+    let mut problem = Problem::with_panels(stream, &[*op], effort.max_weight_bytes, most, 1, true)?;
     let output = Output::new(stream, &problem)?;
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
     let is_plain = op.count == 1 && op.product == Product::Linear && op.format == Format::Bf16;
@@ -229,6 +229,10 @@ fn products<D: Driver>(
         times.extend(ours.map(|(micros, candidate)| time(candidate.variant.name, micros)));
         let vendor = if is_plain { vendor(stream, &problem, *rows, &output, effort)? } else { None };
         times.extend(vendor.map(|micros| time(VENDOR, micros)));
+        for (form, slots, micros) in fp4_times::times(stream, &problem, &workload, output.rows(), effort)? {
+            let op = format!("{}, rows in {}", product_name(&problem.op), form.name());
+            times.push(KernelTime { op, ..time(&format!("{slots} slots"), micros) });
+        }
     }
     Ok(times)
 }

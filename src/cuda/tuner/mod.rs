@@ -18,6 +18,7 @@ mod vendor;
 mod measurement;
 mod table;
 mod choices;
+mod fp4_times;
 mod kernel_times;
 
 use std::time::{Duration, Instant};

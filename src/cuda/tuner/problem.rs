@@ -8,7 +8,7 @@ use crate::kernels::tiled::{Rows, Slots};
 use crate::kernels::wgmma_panels;
 use crate::packer::Packer;
 use crate::stream::Buffer;
-use crate::weights::{Format, Matrix, Tiled};
+use crate::weights::{Format, Matrix, Panels, Tiled};
 use crate::{Driver, Stream};
 use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{Dtype, ElementType, TensorView};
@@ -147,6 +147,8 @@ pub(super) struct Problem {
     routed: bool,
     /// The weights, and copies of them.
     pub(super) copies: Vec<Tiled>,
+    /// The same in panels, of [`Problem::with_panels`], on devices that multiply them.
+    pub(super) panels: Vec<Panels>,
     /// For the f32 kernel: distinct experts; matrices of each.
     exact: Vec<Vec<Matrix>>,
     x: Buffer,
@@ -165,6 +167,18 @@ impl Problem {
         least_slots: usize,
         seed: u64,
     ) -> Result<Self, OpError> {
+        Self::with_panels(stream, ops, max_bytes, least_slots, seed, false)
+    }
+
+    /// The same, if `in_panels` with the weights in panels too.
+    pub(super) fn with_panels<D: Driver>(
+        stream: &mut Stream<D>,
+        ops: &[TunedOp],
+        max_bytes: usize,
+        least_slots: usize,
+        seed: u64,
+        in_panels: bool,
+    ) -> Result<Self, OpError> {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let Some(op) = ops.first().map(|op| op.within(max_bytes)) else {
             return Err(OpError::UnsupportedDtype { op: "tune", dtype: "no op".into(), backend: "cuda" });
@@ -181,14 +195,17 @@ impl Problem {
             (0..op.count).map(|e| e % list.len().max(1)).collect()
         };
         let lower_all: Vec<&StoredMatrix<'_>> = of_all(lower).into_iter().map(|e| &lower[e]).collect();
+        let upper_all: Vec<&StoredMatrix<'_>> = match op.product {
+            Product::Linear => Vec::new(),
+            Product::Swiglu => of_all(upper).into_iter().map(|e| &upper[e]).collect(),
+        };
+        let upper_all = Some(&upper_all[..]).filter(|all| !all.is_empty());
         let mut packer = Packer::default();
-        let matrix = match op.product {
-            Product::Linear => packer.pack(stream, "tune", &lower_all, None)?,
-            Product::Swiglu => {
-                let upper_all: Vec<&StoredMatrix<'_>> =
-                    of_all(upper).into_iter().map(|e| &upper[e]).collect();
-                packer.pack(stream, "tune", &lower_all, Some(&upper_all))?
-            }
+        let matrix = packer.pack(stream, "tune", &lower_all, upper_all)?;
+        let is_fp4 = matches!(op.format, Format::Nvfp4 | Format::Mxfp4);
+        let panels = match in_panels && is_fp4 && stream.arch().multiplies_fp4() {
+            true => vec![packer.pack_panels(stream, "tune", &lower_all, upper_all)?],
+            false => Vec::new(),
         };
         packer.check(stream)?;
         let mut exact = Vec::new();
@@ -200,6 +217,7 @@ impl Problem {
             op,
             routed,
             copies: vec![matrix],
+            panels,
             exact,
             x: Buffer::NONE,
             x_exact: Buffer::NONE,
@@ -246,6 +264,13 @@ impl Problem {
             };
             self.copies.push(copy);
         }
+        let Some(original) = self.panels.first().copied() else { return Ok(()) };
+        while self.panels.len() < wanted {
+            let mut copy = original;
+            let bytes = original.weight.expert_bytes as usize * original.count;
+            copy.weight.panels = copied(stream, original.weight.panels, bytes)?;
+            self.panels.push(copy);
+        }
         Ok(())
     }
 
@@ -284,7 +309,7 @@ impl Problem {
         Workload { num_slots: chosen.len(), chosen: Some(chosen) }
     }
 
-    fn slots_per_row(&self) -> usize {
+    pub(super) fn slots_per_row(&self) -> usize {
         match (self.routed, self.op.product) {
             (true, Product::Swiglu) => SLOTS_PER_ROW,
             _ => 1,
@@ -294,6 +319,11 @@ impl Problem {
     /// Rows of x.
     pub(super) fn x(&self) -> Rows {
         Rows { address: self.x.address, stride: self.op.in_features }
+    }
+
+    /// The same in f32.
+    pub(super) fn x_exact(&self) -> Rows {
+        Rows { address: self.x_exact.address, stride: self.op.in_features }
     }
 
     /// Bytes that a launch has to move at least: weights of experts with slots, inputs, outputs.
