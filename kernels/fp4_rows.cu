@@ -16,6 +16,7 @@ struct RowsParams {
     i64 y_stride;  // bytes
     int columns;   // K, a multiple of 16
     int stages;
+    RowTerms terms;
     Fp4Scales scales;
 };
 
@@ -36,7 +37,8 @@ __device__ __forceinline__ void write_block(const RowsParams& params) {
             values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
         }
     }
-    Rows::write(params.y + static_cast<i64>(blockIdx.y) * params.y_stride, params.stages, block, values, params.scales);
+    u8* row = params.y + static_cast<i64>(blockIdx.y) * params.y_stride;
+    Rows::write(row, params.stages, block, values, params.scales, terms_of(params.terms, static_cast<int>(blockIdx.y)));
 }
 
 #define ROWS(name, rows)                                                                                   \

@@ -13,10 +13,10 @@ use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::{Activations, AttentionForm, CacheDtype, Calibrate, ExpertMatrices};
 
 use crate::emulated;
-use crate::golden::{argmax, cpu_ranks, golden_path, largest_difference, load_with, step};
+use crate::golden::{argmax, cpu_ranks, golden_path, largest_difference, load_with, step, step_until};
 use crate::quantized::servable_copy;
 
-const NVFP4: Fp4Activations = Fp4Activations::Nvfp4 { terms: 1 };
+const NVFP4: Fp4Activations = Fp4Activations::nvfp4(1);
 const EXPORT: &str = "tiny_modelopt_nvfp4_w4a4";
 
 /// Checkpoints of three producers: folder, form, suffix of its logits.
@@ -130,7 +130,7 @@ fn a_row_has_the_same_bits_in_any_company() {
     }
     for activations in [Activations::F32, Activations::Bf16] {
         for (form, arch, seed) in
-            [(NVFP4, Arch::Sm120a, Some(4)), (Fp4Activations::Nvfp4 { terms: 3 }, Arch::Sm103a, None)]
+            [(NVFP4, Arch::Sm120a, Some(4)), (Fp4Activations::nvfp4(3), Arch::Sm103a, None)]
         {
             let load = || {
                 let backend = emulated::backend(arch, seed, activations)?;
@@ -151,6 +151,49 @@ fn check_company<B: Calibrate>(what: &str, mut together: Model<B>, mut alone: Mo
     }
 }
 
+/// Rows of a prompt are in a form of their own wherever they are computed: beside rows of a reply or not.
+#[test]
+fn rows_of_prompts_have_a_form_of_their_own() {
+    let file = Expected::open(folder(EXPORT).join("expected.safetensors"));
+    let ids = file.words("input_ids", u32::from_le_bytes);
+    let ids = &ids[..8];
+    fn check<B: Calibrate>(what: &str, ids: &[u32], backend: impl Fn() -> B) {
+        let load = |terms, prompt_terms| {
+            let activations = Fp4Activations::Nvfp4 { terms, prompt_terms };
+            load_with(backend(), &folder(EXPORT), CacheDtype::F32, 8, Some(activations)).unwrap()
+        };
+        for (terms, prompt_terms) in [(3, 1), (1, 2)] {
+            // Five rows of a prompt, three of a reply: at once, and one after the other.
+            let at_once = step_until(&mut load(terms, prompt_terms), ids, 0, 5);
+            let mut apart = load(terms, prompt_terms);
+            let mut logits = step_until(&mut apart, &ids[..5], 0, 5);
+            let prompt = logits.len();
+            logits.extend(step_until(&mut apart, &ids[5..], 5, 5));
+            assert!(at_once == logits, "{what}: company changes bits");
+            // Alone a prompt has the bits of its form; what follows reads another cache.
+            let of_prompt = step_until(&mut load(prompt_terms, prompt_terms), ids, 0, 5);
+            assert!(of_prompt[..prompt] == logits[..prompt], "{what}: the form of prompts");
+            assert!(of_prompt[prompt..] != logits[prompt..], "{what}: the form of replies");
+            let of_reply = step_until(&mut load(terms, terms), ids, 0, 0);
+            assert!(step_until(&mut load(terms, prompt_terms), ids, 0, 0) == of_reply, "{what}: replies");
+        }
+    }
+    check("reference", ids, || ReferenceBackend);
+    for isa in Isa::supported() {
+        let options = CpuOptions { threads: 2, activations: Activations::F32, isa };
+        check(&isa.to_string(), ids, || CpuBackend::new(options));
+    }
+    check("two ranks", ids, || cpu_ranks(2, Activations::F32));
+    for arch in [Arch::Sm120a, Arch::Sm100a] {
+        let gpu = || emulated::backend(arch, Some(8), Activations::F32);
+        if gpu().is_none() {
+            return;
+        }
+        check(&format!("an emulated {arch}"), ids, || gpu().unwrap());
+    }
+    check("two emulated GPUs", ids, || emulated::ranks::whole(2, Arch::Sm120a, None).unwrap());
+}
+
 /// GPUs, one or several, write what the CPU writes in the same form.
 #[test]
 fn gpus_write_what_the_cpu_writes_in_every_form() {
@@ -167,8 +210,8 @@ fn gpus_write_what_the_cpu_writes_in_every_form() {
     let mut written = HashSet::new();
     for (name, activations) in [
         (EXPORT, NVFP4),
-        (EXPORT, Fp4Activations::Nvfp4 { terms: 2 }),
-        (EXPORT, Fp4Activations::Nvfp4 { terms: 3 }),
+        (EXPORT, Fp4Activations::nvfp4(2)),
+        (EXPORT, Fp4Activations::nvfp4(3)),
         ("tiny_quark_mxfp4_w4a4", Fp4Activations::Mxfp4),
     ] {
         let options = CpuOptions { threads: 2, activations: Activations::F32, ..CpuOptions::default() };
@@ -249,7 +292,7 @@ fn missing_scales_are_taken_from_the_layer_or_named() {
          nvfp4x2, nvfp4x3 and bf16 do not"
     );
     let exact = file.f32("logits_w4a16");
-    let three = Some(Fp4Activations::Nvfp4 { terms: 3 });
+    let three = Some(Fp4Activations::nvfp4(3));
     assert!(difference(ReferenceBackend, none.path(), three, &ids, &exact) < 0.02);
 }
 
@@ -383,8 +426,8 @@ fn modules_are_those_of_the_producers() {
                     gate_proj: linear(&checkpoint, gate),
                     up_proj: linear(&checkpoint, up),
                     down_proj: linear(&checkpoint, down_proj),
-                    input: Some(input),
-                    inner: Some(down),
+                    input: Some(input.into()),
+                    inner: Some(down.into()),
                 };
                 let row = &rows[entry / per_token * 128..][..128];
                 let mut backend = ReferenceBackend;
@@ -392,7 +435,7 @@ fn modules_are_those_of_the_producers() {
                 let (mut x, mut y) = (backend.allocate(1, 128).unwrap(), backend.allocate(1, 128).unwrap());
                 backend.write(row, &mut x).unwrap();
                 backend.write(&[0.0; 128], &mut y).unwrap();
-                backend.swiglu_add(&x, &experts, &mut y).unwrap();
+                backend.swiglu_add(&x, &[], &experts, &mut y).unwrap();
                 worst =
                     worst.max(largest_difference(ReferenceBackend::values(&y), &out[entry * 128..][..128]));
                 if matches!(activations, Fp4Activations::Nvfp4 { .. }) {

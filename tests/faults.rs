@@ -249,20 +249,22 @@ impl HostOps for Faulty {
     fn experts(
         &mut self,
         x: &Self::Buffer,
+        are_prompts: &[bool],
         routing: &Self::Routing,
         routed: &Self::Experts,
         shared: Option<&Self::Experts>,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError> {
-        self.inner.experts(x, routing, routed, shared, out)
+        self.inner.experts(x, are_prompts, routing, routed, shared, out)
     }
     fn swiglu_add(
         &mut self,
         x: &Self::Buffer,
+        are_prompts: &[bool],
         weights: &Self::Experts,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError> {
-        self.inner.swiglu_add(x, weights, out)
+        self.inner.swiglu_add(x, are_prompts, weights, out)
     }
     fn logits(
         &mut self,

@@ -115,9 +115,18 @@ pub(crate) fn step<B: Calibrate>(
     start: usize,
     form: AttentionForm,
 ) -> Vec<f32> {
-    let blocks: Vec<BlockId> = (0..NUM_BLOCKS as u32).rev().map(BlockId).collect();
     let end = start + tokens.len();
-    let expanded_until = if form == AttentionForm::Expanded { end } else { 0 };
+    step_until(model, tokens, start, if form == AttentionForm::Expanded { end } else { 0 })
+}
+
+/// The same, in expanded form below a position.
+pub(crate) fn step_until<B: Calibrate>(
+    model: &mut Model<B>,
+    tokens: &[u32],
+    start: usize,
+    expanded_until: usize,
+) -> Vec<f32> {
+    let blocks: Vec<BlockId> = (0..NUM_BLOCKS as u32).rev().map(BlockId).collect();
     let mut plan = StepPlan::default();
     let ids = tokens.iter().map(|id| TokenSource::from(*id));
     plan.add(ids, start, expanded_until, &blocks, BLOCK_SIZE);

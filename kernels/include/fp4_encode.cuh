@@ -57,16 +57,17 @@ __device__ __forceinline__ uint2 codes16_of(const float* values, float inverse) 
 template <int TERMS_>
 struct Nvfp4Rows {
     static constexpr int TERMS = TERMS_, BLOCK = 16;
-    // Writes block `block` of a row of `stages` stages that begins at `row`.
+    // Writes block `block` of a row of `stages` stages that begins at `row`, of which `terms` are not 0.
     static __device__ __forceinline__ void write(
-        u8* row, int stages, int block, float (&rest)[BLOCK], const Fp4Scales& scales) {
+        u8* row, int stages, int block, float (&rest)[BLOCK], const Fp4Scales& scales, int terms) {
         constexpr u32 NOT_A_NUMBER = 0x7f;
 #pragma unroll
         for (int term = 0; term < TERMS; ++term) {
             bool finite;
             const float peak = peak_of(rest, finite);
-            const u32 byte =
+            const u32 rounded =
                 finite ? e4m3_of(__fmul_rn(scales.global[term], __fmul_rn(peak, 1.0f / 6.0f))) : NOT_A_NUMBER;
+            const u32 byte = term < terms ? rounded : 0u;
             const float scale = float_of_e4m3(byte);
             const float inverse = byte == 0 ? 0.0f : __frcp_rn(__fmul_rn(scale, scales.back[term]));
             const float unit = __fmul_rn(scale, scales.tensor[term]);
@@ -91,7 +92,7 @@ struct Nvfp4Rows {
 struct Mxfp4Rows {
     static constexpr int TERMS = 1, BLOCK = 32;
     static __device__ __forceinline__ void write(
-        u8* row, int stages, int block, const float (&values)[BLOCK], const Fp4Scales&) {
+        u8* row, int stages, int block, const float (&values)[BLOCK], const Fp4Scales&, int) {
         constexpr u32 NOT_A_NUMBER = 0xff, BINADES = 2;
         bool finite;
         // The exponent of the peak, rounded up from a mantissa of 1.75 on, less the binades of E2M1.

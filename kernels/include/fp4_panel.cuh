@@ -39,6 +39,7 @@ struct Fp4Params {
     int padding;
     Fp4Scales x_scales;
     Fp4Scales y_scales;    // of rows that are written in 4-bit floats
+    RowTerms y_terms;      // of the rows of x
 };
 
 // Steps of 64 inputs whose scales are in one word.

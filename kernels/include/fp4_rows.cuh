@@ -17,6 +17,19 @@ struct Fp4Scales {
     float back[MAX_TERMS];    // the reciprocal of that
 };
 
+// How many terms rows have that are not all of one kind: others than the first ones are 0.
+struct RowTerms {
+    const u32* prompt_bits;  // [rows / 32], a bit of each, or null: all rows have all terms
+    int reply;
+    int prompt;
+};
+
+__device__ __forceinline__ int terms_of(const RowTerms& terms, int row) {
+    return terms.prompt_bits == nullptr                       ? MAX_TERMS
+           : (terms.prompt_bits[row / 32] >> row % 32 & 1u) != 0 ? terms.prompt
+                                                              : terms.reply;
+}
+
 // Where a stage of a term begins in a row.
 __device__ __forceinline__ i64 fp4_column(int stages, int term, int stage) {
     return static_cast<i64>(term * stages + stage) * COLUMN;

@@ -25,6 +25,7 @@ __device__ __forceinline__ void write_units(
             own[k] = block < BLOCKS ? values[at * UNITS_PITCH + block * BLOCK + k] : 0.0f;
         }
         u8* row = static_cast<u8*>(params.y) + static_cast<i64>(slots[at]) * params.y_stride;
-        Rows::write(row, params.y_stages, panel * BLOCKS + block, own, params.y_scales);
+        const int terms = terms_of(params.y_terms, static_cast<int>(slots[at]) / params.slots_per_row);
+        Rows::write(row, params.y_stages, panel * BLOCKS + block, own, params.y_scales, terms);
     }
 }

@@ -32,10 +32,40 @@ pub struct DeviceConfig {
     /// of nvfp4 for MXFP4 weights. GPUs of Blackwell multiply them as they are, which no such GPU has measured yet; others refuse them. On
     /// the CPU and the reference backend they are slower than bf16: to see what another machine will answer.
     pub activations: ActivationsChoice,
+    /// The same of prompts of scheduler.expand_min_prompt_tokens and more, where activations is nvfp4, nvfp4x2 or nvfp4x3: auto = as activations, or
+    /// another of the three. Fewer: faster prompts on GPUs of Blackwell, whose tensor cores do a third of the work for nvfp4 that nvfp4x3 needs, and more noise in what
+    /// is cached of them; replies are as activations says.
+    pub prefill_activations: PrefillActivations,
     /// Share of a GPU's memory that may be in use once this server has planned its own, vLLM's gpu_memory_utilization: what is beyond it
     /// stays free for others. The plan sets 1 GiB aside in any case. Smaller: fewer cached tokens. The memory of the CPU is divided by
     /// kv_cache.memory_bytes instead.
     pub memory_utilization: f64,
+}
+
+/// Rounding of rows of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefillActivations {
+    /// As those of replies.
+    Auto,
+    /// One row of NVFP4.
+    Nvfp4,
+    /// Sums of two.
+    Nvfp4x2,
+    /// Sums of three.
+    Nvfp4x3,
+}
+
+impl PrefillActivations {
+    /// Rows of NVFP4 that are added up.
+    fn terms(self) -> Option<u8> {
+        match self {
+            Self::Auto => None,
+            Self::Nvfp4 => Some(1),
+            Self::Nvfp4x2 => Some(2),
+            Self::Nvfp4x3 => Some(3),
+        }
+    }
 }
 
 /// Which backend.
@@ -97,9 +127,9 @@ impl ActivationsChoice {
     pub fn fp4(self) -> Option<Fp4Activations> {
         match self {
             Self::Auto | Self::Bf16 | Self::F32 | Self::Int8 => None,
-            Self::Nvfp4 => Some(Fp4Activations::Nvfp4 { terms: 1 }),
-            Self::Nvfp4x2 => Some(Fp4Activations::Nvfp4 { terms: 2 }),
-            Self::Nvfp4x3 => Some(Fp4Activations::Nvfp4 { terms: 3 }),
+            Self::Nvfp4 => Some(Fp4Activations::nvfp4(1)),
+            Self::Nvfp4x2 => Some(Fp4Activations::nvfp4(2)),
+            Self::Nvfp4x3 => Some(Fp4Activations::nvfp4(3)),
             Self::Mxfp4 => Some(Fp4Activations::Mxfp4),
         }
     }
@@ -113,12 +143,24 @@ impl Default for DeviceConfig {
             ranks: 1,
             devices: Vec::new(),
             activations: ActivationsChoice::Auto,
+            prefill_activations: PrefillActivations::Auto,
             memory_utilization: 1.0,
         }
     }
 }
 
 impl DeviceConfig {
+    /// The forms of rows in front of FFNs with 4-bit weights, if they are ones of 4-bit floats.
+    pub fn fp4_activations(&self) -> Option<Fp4Activations> {
+        let form = self.activations.fp4()?;
+        Some(match (form, self.prefill_activations.terms()) {
+            (Fp4Activations::Nvfp4 { terms, .. }, Some(prompt_terms)) => {
+                Fp4Activations::Nvfp4 { terms, prompt_terms }
+            }
+            _ => form,
+        })
+    }
+
     /// Problems as (key, limit).
     pub fn validate(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
@@ -138,6 +180,11 @@ impl DeviceConfig {
         if !self.devices.is_empty() && self.ranks > self.devices.len() {
             let count = self.devices.len();
             problems.push(("ranks", format!("must be at most the {count} GPUs of device.devices")));
+        }
+        let are_nvfp4 = matches!(self.activations.fp4(), Some(Fp4Activations::Nvfp4 { .. }));
+        if self.prefill_activations != PrefillActivations::Auto && !are_nvfp4 {
+            let limit = "must be auto unless device.activations is nvfp4, nvfp4x2 or nvfp4x3";
+            problems.push(("prefill_activations", limit.into()));
         }
         if !(0.05..=1.0).contains(&self.memory_utilization) {
             problems.push(("memory_utilization", "must be from 0.05 to 1".into()));

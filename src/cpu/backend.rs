@@ -6,7 +6,7 @@ use super::gemm::{self, Operands, StoreRows};
 use super::layout::LANES;
 use super::matrix::{PanelSource, Panels, pack_all, pack_reporting};
 use super::mla::{self, Geometry, KvUp};
-use super::moe::{self, Expert, Experts, Router};
+use super::moe::{self, Expert, Experts, Router, Rows};
 use super::rows::{self, Numerics, RowLayout};
 use super::simd::Isa;
 use perigee_numbers::quant::StoredMatrix;
@@ -544,6 +544,7 @@ impl HostOps for CpuBackend {
     fn experts(
         &mut self,
         x: &Buffer,
+        are_prompts: &[bool],
         routing: &Routing,
         routed: &Experts,
         shared: Option<&Experts>,
@@ -555,7 +556,8 @@ impl HostOps for CpuBackend {
         for expert in routed.list.first().into_iter().chain(shared) {
             expect(op, &[expert.gate_up.in_features, expert.down.out_features], &[x.cols, out.cols])?;
         }
-        moe::apply(self.moe(), x.values(), x.cols, Some((routed, routing)), shared, out.values_mut());
+        let rows = Rows { values: x.values(), width: x.cols, are_prompts };
+        moe::apply(self.moe(), rows, Some((routed, routing)), shared, out.values_mut());
         Ok(())
     }
 
@@ -583,7 +585,8 @@ impl HostOps for CpuBackend {
             slots.iter().for_each(|slot| rows.extend_from_slice(x.row(slot / routing.top_k)));
             results.clear();
             results.resize(rows.len(), 0.0f32);
-            moe::apply(self.moe(), &rows, cols, None, Some(expert), &mut results);
+            let rows = Rows { values: &rows, width: cols, are_prompts: &[] };
+            moe::apply(self.moe(), rows, None, Some(expert), &mut results);
             for (slot, result) in slots.iter().zip(results.chunks_exact(cols.max(1))) {
                 let squares: f64 = result.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
                 out.values_mut()[*slot] = squares.sqrt() as f32;
@@ -629,12 +632,19 @@ impl HostOps for CpuBackend {
         Ok(peak(held.map(|slot| cache.peak(layer, *slot as usize))))
     }
 
-    fn swiglu_add(&mut self, x: &Buffer, weights: &Experts, out: &mut Buffer) -> Result<(), OpError> {
+    fn swiglu_add(
+        &mut self,
+        x: &Buffer,
+        are_prompts: &[bool],
+        weights: &Experts,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
         let op = "swiglu_add";
         expect(op, &[1, x.rows, x.cols], &[weights.list.len(), out.rows, out.cols])?;
         let expert = &weights.list[0];
         expect(op, &[expert.gate_up.in_features, expert.down.out_features], &[x.cols, out.cols])?;
-        moe::apply(self.moe(), x.values(), x.cols, None, Some(expert), out.values_mut());
+        let rows = Rows { values: x.values(), width: x.cols, are_prompts };
+        moe::apply(self.moe(), rows, None, Some(expert), out.values_mut());
         Ok(())
     }
 

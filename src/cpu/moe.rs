@@ -11,9 +11,8 @@ use super::layout::LANES;
 use super::matrix::Panels;
 use super::rows::{self, Numerics, RowLayout, RowWriter};
 use super::simd::{self, Isa, Kernel, Simd};
-use perigee_numbers::quant::ActivationForm;
 use perigee_numbers::threads::{PerWorker, Shards, ThreadPool};
-use perigee_ops::RouterShape;
+use perigee_ops::{RouterShape, RowForms};
 use std::ops::Range;
 
 /// Rows per pass: bounds the scratch (packed inputs and hidden rows) whatever the batch.
@@ -36,8 +35,8 @@ pub(crate) struct Expert {
     /// `[D, I]`.
     pub down: Panels,
     /// Form of the rows that meet gate and up, and of those that meet `down`.
-    pub input: Option<ActivationForm>,
-    pub inner: Option<ActivationForm>,
+    pub input: Option<RowForms>,
+    pub inner: Option<RowForms>,
 }
 
 impl Expert {
@@ -280,42 +279,57 @@ pub(crate) struct Context<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-/// `out[t] += sum_k weight[t,k] * expert[t,k](x[t]) + shared(x[t])` for rows `[T, D]`.
+/// Rows `[T, D]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub values: &'a [f32],
+    /// D.
+    pub width: usize,
+    /// Whether a row is one of a prompt; rows beyond its end are not.
+    pub are_prompts: &'a [bool],
+}
+
+impl<'a> Rows<'a> {
+    fn count(&self) -> usize {
+        self.values.len() / self.width
+    }
+
+    fn part(&self, rows: Range<usize>) -> Self {
+        let values = &self.values[rows.start * self.width..rows.end * self.width];
+        let are_prompts = self.are_prompts.get(rows.start..).unwrap_or_default();
+        Self { values, are_prompts, ..*self }
+    }
+
+    fn is_prompt(&self, row: usize) -> bool {
+        self.are_prompts.get(row).is_some_and(|is| *is)
+    }
+}
+
+/// `out[t] += sum_k weight[t,k] * expert[t,k](x[t]) + shared(x[t])`.
 pub(crate) fn apply(
     mut context: Context<'_>,
-    x: &[f32],
-    width: usize,
+    x: Rows<'_>,
     routed: Option<(&Experts, &Routing)>,
     shared: Option<&Expert>,
     out: &mut [f32],
 ) {
-    let rows = x.len() / width;
-    for first in (0..rows).step_by(PASS_ROWS) {
-        let pass = first..(first + PASS_ROWS).min(rows);
-        let out = &mut out[pass.start * width..pass.end * width];
-        one_pass(
-            &mut context,
-            &x[pass.start * width..pass.end * width],
-            width,
-            pass.start,
-            routed,
-            shared,
-            out,
-        );
+    for first in (0..x.count()).step_by(PASS_ROWS) {
+        let pass = first..(first + PASS_ROWS).min(x.count());
+        let out = &mut out[pass.start * x.width..pass.end * x.width];
+        one_pass(&mut context, x.part(pass), first, routed, shared, out);
     }
 }
 
 fn one_pass(
     context: &mut Context<'_>,
-    x: &[f32],
-    width: usize,
+    x: Rows<'_>,
     first_row: usize,
     routed: Option<(&Experts, &Routing)>,
     shared: Option<&Expert>,
     out: &mut [f32],
 ) {
     let Context { pool, numerics, sums, kept, scratch } = context;
-    let rows = x.len() / width;
+    let (Rows { values, width, .. }, rows) = (x, x.count());
     let top_k = routed.map_or(0, |(_, routing)| routing.top_k);
     plan(scratch, *numerics, rows, first_row, routed, shared);
     let Scratch { groups, items, entries, entry_of, input, hidden, quantized, .. } = &mut **scratch;
@@ -332,7 +346,7 @@ fn one_pass(
 
     // A row meets several experts: it is quantized once. All layouts of integers of one width are the same.
     if let Some(layout) = groups.iter().map(input_layout).find(|layout| layout.format.is_integer()) {
-        rows::quantize(pool, layout, rows, quantized, |row| &x[row * width..(row + 1) * width]);
+        rows::quantize(pool, layout, rows, quantized, |row| &values[row * width..(row + 1) * width]);
     }
     let quantized = &*quantized;
     let input_words = Shards::new(input);
@@ -346,11 +360,13 @@ fn one_pass(
         if layout.format.is_integer() {
             rows::interleave(layout, writer, 0..tiling.tiles, quantized, &row);
         } else {
-            rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| &x[row(i) * width..(row(i) + 1) * width]);
+            rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| {
+                &values[row(i) * width..(row(i) + 1) * width]
+            });
         }
-        if let Some(form) = expert(group).input {
+        if let Some(forms) = expert(group).input {
             // SAFETY: as above.
-            (0..group.rows).for_each(|row| unsafe { writer.round(row, form) });
+            (0..group.rows).for_each(|i| unsafe { writer.round(i, forms.of(x.is_prompt(row(i)))) });
         }
     };
     if rows == 1 {
@@ -396,7 +412,8 @@ fn one_pass(
     if groups.iter().any(|group| expert(group).inner.is_some()) {
         pool.for_each(entries.len(), |_, entry| {
             let group = &groups[groups.partition_point(|group| group.first <= entry) - 1];
-            let (layout, Some(form)) = (hidden_layout(group), expert(group).inner) else { return };
+            let (layout, Some(forms)) = (hidden_layout(group), expert(group).inner) else { return };
+            let form = forms.of(x.is_prompt(entries[entry] as usize));
             // SAFETY: the hidden rows stay borrowed; entries are rows of their own.
             unsafe {
                 let words = hidden_words.slice(group.hidden_start, group.rows * layout.words());
@@ -546,7 +563,7 @@ fn plan(
         entries.extend(0..rows as u32);
     }
     let (mut input_words, mut hidden_words) = (0, 0);
-    let mut packed_once: Option<(RowLayout, Option<ActivationForm>, usize)> = None;
+    let mut packed_once: Option<(RowLayout, Option<RowForms>, usize)> = None;
     for (g, group) in groups.iter_mut().enumerate() {
         let weights = match (group.expert, routed, shared) {
             (Some(e), Some((experts, _)), _) => &experts.list[e],

@@ -11,7 +11,7 @@ use super::layout::{
 use super::simd::{self, Isa, Kernel, Simd};
 use perigee_numbers::quant::ActivationForm;
 use perigee_numbers::threads::{Shards, ThreadPool};
-use perigee_ops::Activations;
+use perigee_ops::{Activations, RowForms};
 
 /// Inputs of a block of [`RowFormat::Blocks`].
 const BLOCK_INPUTS: usize = 32;
@@ -60,8 +60,8 @@ impl Numerics {
     }
 
     /// Numerics of rows that have been rounded to this form: products round them no more.
-    pub(crate) fn of_rows_in(self, form: Option<ActivationForm>) -> Self {
-        Self { activations: if form.is_some() { Activations::F32 } else { self.activations }, ..self }
+    pub(crate) fn of_rows_in(self, forms: Option<RowForms>) -> Self {
+        Self { activations: if forms.is_some() { Activations::F32 } else { self.activations }, ..self }
     }
 
     /// The same without the matrix unit: in attention both operands are made on the fly, and products are small.

@@ -482,11 +482,11 @@ fn every_operation<B: HostOps>(
     for (name, shared) in [("experts", false), ("experts and shared", true)] {
         let mut out = m.filled(&x_values, s.hidden);
         let shared = shared.then_some(&m.shared);
-        m.backend.experts(&x, &routing, &m.experts, shared, &mut out).expect("experts");
+        m.backend.experts(&x, &[], &routing, &m.experts, shared, &mut out).expect("experts");
         results.push((name, tolerance::SWIGLU, m.values(&out)));
     }
     let mut out = m.filled(&x_values, s.hidden);
-    m.backend.swiglu_add(&x, &m.shared, &mut out).expect("swiglu_add");
+    m.backend.swiglu_add(&x, &[], &m.shared, &mut out).expect("swiglu_add");
     results.push(("swiglu_add", tolerance::SWIGLU, m.values(&out)));
 
     let wanted: Vec<u32> = (0..rows as u32).rev().step_by(2).collect();
@@ -695,8 +695,8 @@ fn run_steps(m: &mut Model<CpuBackend>, lengths: &[usize], steps: &[Vec<Run>]) -
             b.project_add(&attended, &m.o, &mut x)?;
             b.norm(&x, &m.gain, EPS, &mut normed)?;
             b.route(&normed, &m.router, &router, &mut routing)?;
-            b.experts(&normed, &routing, &m.experts, Some(&m.shared), &mut x)?;
-            b.swiglu_add(&normed, &m.shared, &mut x)?;
+            b.experts(&normed, &[], &routing, &m.experts, Some(&m.shared), &mut x)?;
+            b.swiglu_add(&normed, &[], &m.shared, &mut x)?;
             b.norm(&x, &m.gain, EPS, &mut normed)?;
             b.logits(&normed, &all, &m.head, &mut logits)
         })()

@@ -32,6 +32,7 @@ use super::driver::{Driver, Transfer};
 use super::exchange_times::ExchangeTimes;
 use super::kernels::ahead::{self, Ahead};
 use super::kernels::all_reduce::{MAX_RANKS, Operation, Wire};
+use super::kernels::fp4::RowKind;
 use super::kernels::linear::{self, Output};
 use super::kernels::sampler_shards::Inputs;
 use super::kernels::{embed, latent, rms_norm, tiled, tiled_latent, tiled_linear};
@@ -195,6 +196,17 @@ pub struct Workspace<D: Driver> {
     graphs: HashMap<(usize, usize), D::Graph>,
     /// The layers that are being recorded.
     recording: Option<(usize, usize)>,
+}
+
+impl<D: Driver> Workspace<D> {
+    /// What the rows of the step are, for rows from `first`, a multiple of 32, on.
+    fn row_kind(&self, first: usize) -> RowKind {
+        match (self.expanded.is_empty(), self.has_absorbed) {
+            (true, _) => RowKind::Replies,
+            (false, false) => RowKind::Prompts,
+            (false, true) => RowKind::Both(self.step.prompt_bits(first)),
+        }
+    }
 }
 
 impl<D: Driver> CudaBackend<D> {

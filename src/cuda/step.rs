@@ -39,6 +39,7 @@ struct Offsets {
     rotations: usize,
     logits_rows: usize,
     sources: usize,
+    prompt_bits: usize,
     attention: usize,
     block_tables: usize,
 }
@@ -70,7 +71,7 @@ impl Rotations {
 /// Bytes of the largest plan: `rows` rows of `rope` values, `list_words` words for attention, `table_words` block ids.
 pub(super) fn bytes(rows: usize, rope: usize, list_words: usize, table_words: usize) -> usize {
     let rows = rows.max(padded(rows));
-    4 * (HEADER_WORDS + rows * (5 + rope) + 7 * ALIGNED_WORDS + list_words + table_words)
+    4 * (HEADER_WORDS + rows * (5 + rope) + rows / 32 + 9 * ALIGNED_WORDS + list_words + table_words)
 }
 
 /// Row counts that steps of up to `rows` rows are padded to.
@@ -142,6 +143,14 @@ impl Step {
             words.extend_from_slice(bytemuck::cast_slice(sources));
             end(self.at.sources, words, 0);
         }
+        self.at.prompt_bits = words.len();
+        if !plan.expanded.is_empty() && !plan.absorbed.is_empty() {
+            let bits = padded_rows.div_ceil(32).next_multiple_of(ALIGNED_WORDS);
+            words.resize(self.at.prompt_bits + bits, 0);
+            for row in plan.expanded.iter().flat_map(|segment| segment.rows.clone()) {
+                words[self.at.prompt_bits + row / 32] |= 1 << (row % 32);
+            }
+        }
         self.at.attention = words.len();
         words.extend_from_slice(lists);
         words.resize((self.at.attention + list_words.max(lists.len())).next_multiple_of(ALIGNED_WORDS), 0);
@@ -194,6 +203,12 @@ impl Step {
     /// `[T]` u32, rows that a draft's rows begin with.
     pub(super) fn sources(&self) -> u64 {
         self.address(self.at.sources)
+    }
+
+    /// `[T / 32]` u32, a bit of each row from `first`, a multiple of 32, on: whether it is in expanded form. Of steps that have rows in both
+    /// forms.
+    pub(super) fn prompt_bits(&self, first: usize) -> u64 {
+        self.address(self.at.prompt_bits + first / 32)
     }
 
     /// Lists of attention.

@@ -7,7 +7,7 @@
 //! same rows), which never clips what a calibration has seen: `tests/golden/quant/README.md`, "One input scale per expert".
 
 use perigee_numbers::quant::{ActivationForm, PackedFormat, StoredMatrix, UNMEASURED_INPUT_SCALE, scalar};
-use perigee_ops::ExpertMatrices;
+use perigee_ops::{ExpertMatrices, RowForms};
 
 use super::checkpoint::Checkpoint;
 use super::inventory::Linear;
@@ -20,6 +20,8 @@ pub enum Fp4Activations {
     Nvfp4 {
         /// 1 to 3.
         terms: u8,
+        /// Of rows of prompts in expanded form.
+        prompt_terms: u8,
     },
     /// MXFP4, without calibration.
     Mxfp4,
@@ -34,21 +36,29 @@ impl Fp4Activations {
         }
     }
 
-    /// Value of `device.activations`.
-    pub fn name(self) -> &'static str {
-        self.form(UNMEASURED_INPUT_SCALE).name()
+    /// Sums of so many rows of NVFP4, of prompts as of replies.
+    pub const fn nvfp4(terms: u8) -> Self {
+        Self::Nvfp4 { terms, prompt_terms: terms }
     }
 
-    fn form(self, scale: f32) -> ActivationForm {
+    /// Value of `device.activations`.
+    pub fn name(self) -> &'static str {
+        self.forms(UNMEASURED_INPUT_SCALE).reply.name()
+    }
+
+    fn forms(self, scale: f32) -> RowForms {
         match self {
-            Self::Nvfp4 { terms } => ActivationForm::Nvfp4 { scale, terms },
-            Self::Mxfp4 => ActivationForm::Mxfp4,
+            Self::Nvfp4 { terms, prompt_terms } => RowForms {
+                prompt: ActivationForm::Nvfp4 { scale, terms: prompt_terms },
+                reply: ActivationForm::Nvfp4 { scale, terms },
+            },
+            Self::Mxfp4 => ActivationForm::Mxfp4.into(),
         }
     }
 
-    /// Whether the form means nothing without a measured scale: with more terms one corrects the other.
+    /// Whether a form means nothing without a measured scale: with more terms one corrects the other.
     fn needs_calibration(self) -> bool {
-        matches!(self, Self::Nvfp4 { terms: 1 })
+        matches!(self, Self::Nvfp4 { terms: 1, .. } | Self::Nvfp4 { prompt_terms: 1, .. })
     }
 
     fn has_format(self, matrix: &StoredMatrix<'_>) -> bool {
@@ -75,13 +85,13 @@ impl Fp4Activations {
             add(&mut of_input, up, &expert.up_proj);
             add(&mut of_inner, down, &expert.down_proj);
         }
-        let form = |scales: &InputScales, name: &String| match scales.largest {
-            Some(scale) => Ok(self.form(scale)),
+        let forms = |scales: &InputScales, name: &String| match scales.largest {
+            Some(scale) => Ok(self.forms(scale)),
             None if self.needs_calibration() && scales.num_missing > 0 => Err(name.clone()),
-            None => Ok(self.form(UNMEASURED_INPUT_SCALE)),
+            None => Ok(self.forms(UNMEASURED_INPUT_SCALE)),
         };
         let Some([gate, _, down]) = names.first() else { return Ok(of_input) };
-        let (input, inner) = (form(&of_input, gate)?, form(&of_inner, down)?);
+        let (input, inner) = (forms(&of_input, gate)?, forms(&of_inner, down)?);
         for expert in experts {
             let both = self.has_format(&expert.gate_proj) && self.has_format(&expert.up_proj);
             expert.input = both.then_some(input);

@@ -39,7 +39,7 @@ pub use sample::{Outcomes, RowFlags, RowOutcome, Rule, SampleRow, SampleRows, Sl
 pub use segment::{AttentionForm, LatentSpan, Segment};
 pub use shapes::{
     Activations, AttentionInMatrices, CacheDtype, CacheShape, Capacity, ExpertMatrices, FfnUnits,
-    MemoryNeeds, MlaShape, ModelShape, Preferences, QueryMatrices, RouterShape, peak,
+    MemoryNeeds, MlaShape, ModelShape, Preferences, QueryMatrices, RouterShape, RowForms, peak,
 };
 pub use split::{AttentionExchange, ContextSplit, ExpertSplit, Parallelism, Split};
 pub use tower::{

@@ -13,9 +13,31 @@ pub struct ExpertMatrices<'a> {
     /// `[D, I]`.
     pub down_proj: StoredMatrix<'a>,
     /// What `x` is rounded to; `None`: as every input of a matrix product, see [`Activations`].
-    pub input: Option<ActivationForm>,
+    pub input: Option<RowForms>,
     /// What `silu(gate x) * up x` is rounded to.
-    pub inner: Option<ActivationForm>,
+    pub inner: Option<RowForms>,
+}
+
+/// Forms of the rows in front of a matrix. Which one a row has depends on its place in its own request, as the form of its attention does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowForms {
+    /// Of rows in expanded form, which are a prompt's.
+    pub prompt: ActivationForm,
+    /// Of all others.
+    pub reply: ActivationForm,
+}
+
+impl RowForms {
+    /// The form of a row.
+    pub fn of(self, is_prompt: bool) -> ActivationForm {
+        if is_prompt { self.prompt } else { self.reply }
+    }
+}
+
+impl From<ActivationForm> for RowForms {
+    fn from(form: ActivationForm) -> Self {
+        Self { prompt: form, reply: form }
+    }
 }
 
 /// Sizes and scale of multi-head latent attention. DeepSeek-V2, arXiv 2405.04434, section 2.1.

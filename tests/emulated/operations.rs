@@ -295,7 +295,7 @@ fn check_experts(
     let input = buffer(&mut ops, &x, hidden);
     let before = floats(rng, rows * hidden);
     let mut out = buffer(&mut ops, &before, hidden);
-    HostOps::experts(&mut ops, &input, &routing, &reference_routed, Some(&reference_shared), &mut out)
+    HostOps::experts(&mut ops, &input, &[], &routing, &reference_routed, Some(&reference_shared), &mut out)
         .unwrap();
     let gain = floats(rng, hidden);
     let mut normed = ops.allocate(rows, hidden).unwrap();

@@ -156,7 +156,7 @@ impl EngineOptions {
                     rope_codes: cache.fp8_rope == Fp8Rope::Fp8,
                 })),
             },
-            fp4_activations: settings.device.activations.fp4(),
+            fp4_activations: settings.device.fp4_activations(),
             prefix_caching: cache.prefix_caching,
             latent_norm_eps: match settings.model.latent_norm_eps {
                 LatentNormEps::Checkpoint => None,

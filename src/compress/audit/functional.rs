@@ -151,7 +151,7 @@ impl<'a> Side<'a> {
                 (backend.allocate(x.len() / width, width)?, backend.allocate(x.len() / width, width)?);
             backend.write(x, &mut rows)?;
             backend.write(&vec![0.0; x.len()], &mut out)?;
-            backend.swiglu_add(&rows, &expert, &mut out)?;
+            backend.swiglu_add(&rows, &[], &expert, &mut out)?;
             Ok::<_, perigee_ops::OpError>(ReferenceBackend::values(&out).to_vec())
         };
         run().map_err(|e| format!("expert {id}: {e}"))

@@ -5,6 +5,7 @@ use super::ffn::{Ffn, Slots};
 use super::projection::SwigluMatrices;
 use super::{Cache, CudaBackend, Experts, Router, Workspace};
 use crate::driver::Driver;
+use crate::kernels::fp4::RowKind;
 use crate::kernels::route::Worklist;
 use crate::kernels::{experts, tiled, tiled_swiglu};
 use crate::tuner::Product;
@@ -47,6 +48,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                 inner,
                 out,
                 has_inner: false,
+                kind: RowKind::Replies,
             }])?;
             let outputs: Vec<f32> =
                 self.stream.read(w.activations.routed.address, range.len() * top_k * width)?;
@@ -113,7 +115,7 @@ impl<D: Driver> Calibrate for CudaBackend<D> {
                 }
                 // What scales are measured for is not rounded by them.
                 SwigluMatrices::Panels { forms: [form, _], .. } => {
-                    return Err(OpError::UnsupportedActivations { form: form.name(), backend: "cuda" });
+                    return Err(OpError::UnsupportedActivations { form: form.reply.name(), backend: "cuda" });
                 }
             }
             for row in rows {

@@ -15,6 +15,7 @@ use crate::driver::{Driver, Transfer};
 use crate::kernels::ahead::Ahead;
 use crate::kernels::all_reduce::{self, Operation};
 use crate::kernels::draft::{self, RowsParams, SpreadParams};
+use crate::kernels::fp4::RowKind;
 use crate::kernels::gqa::{self, RowKeys};
 use crate::kernels::linear::Output;
 use crate::kernels::route::Held;
@@ -479,6 +480,7 @@ impl<D: Driver> CudaBackend<D> {
                 inner: buffers.inner.address,
                 out: buffers.ffn.address,
                 has_inner: false,
+                kind: RowKind::Replies,
             }])?;
             let [normed, rounded] = x;
             // The residual stream, or this rank's part of what is added to it.

@@ -8,6 +8,7 @@ use super::{CudaBackend, Router, Workspace, norm_params};
 use crate::driver::Driver;
 use crate::kernels::ahead::Ahead;
 use crate::kernels::all_reduce::Operation;
+use crate::kernels::fp4::{LaunchForm, RowKind};
 use crate::kernels::linear::{self, Output};
 use crate::kernels::route::{self, Choice, FusedRoute, Held, Worklist};
 use crate::kernels::{
@@ -34,6 +35,8 @@ pub(super) struct Ffn<'a> {
     pub(super) out: u64,
     /// Whether the first product is there.
     pub(super) has_inner: bool,
+    /// What the rows are.
+    pub(super) kind: RowKind,
 }
 
 /// The rows of experts.
@@ -135,7 +138,7 @@ impl<D: Driver> CudaBackend<D> {
     pub(super) fn worklist(&self, routed: &Experts, num_rows: usize, w: &Workspace<D>) -> Worklist {
         let a = &w.activations;
         let num_slots = num_rows * w.shape.router.top_k;
-        let tile_rows = routed.tile_rows(&self.choices, num_slots);
+        let tile_rows = routed.tile_rows(&self.choices, num_slots, w.row_kind(0));
         Worklist {
             num_tiles: a.num_tiles.address,
             tiles: a.tiles.address,
@@ -180,16 +183,16 @@ impl<D: Driver> CudaBackend<D> {
             if let Some(list) = list.as_ref().filter(|_| all > MOE_ROWS) {
                 self.write_worklist(list, &rows, w)?;
             }
-            let mut ffns = Vec::with_capacity(2);
+            let (mut ffns, kind) = (Vec::with_capacity(2), w.row_kind(start));
             if let (Some(weights), Some(list)) = (routed, &list) {
                 let slots = Slots::Routed(list, rows.len() * top_k, top_k);
                 let (inner, out) = (a.inner.address, a.routed.address);
-                ffns.push(Ffn { weights, slots, x, inner, out, has_inner: false });
+                ffns.push(Ffn { weights, slots, x, inner, out, has_inner: false, kind });
             }
             if let Some(weights) = shared {
                 let (inner, out) = (Self::shared_inner(routed, rows.len(), w), a.shared.address);
                 let slots = Slots::Rows(rows.len());
-                ffns.push(Ffn { weights, slots, x, inner, out, has_inner: has_shared_inner });
+                ffns.push(Ffn { weights, slots, x, inner, out, has_inner: has_shared_inner, kind });
             }
             self.swiglu(&ffns)?;
             let choice = 4 * (start * top_k) as u64;
@@ -241,7 +244,7 @@ impl<D: Driver> CudaBackend<D> {
                 }
                 SwigluMatrices::Panels { gate_up, down, forms } => {
                     // Rows in 4-bit floats lie where the second product's will, which it reads no more.
-                    let [input, inner_form] = *forms;
+                    let [input, inner_form] = forms.map(|forms| LaunchForm::of(forms, ffn.kind));
                     let num_slots = match ffn.slots {
                         Slots::Rows(rows) => rows,
                         Slots::Routed(_, num_slots, _) => num_slots,
@@ -252,7 +255,7 @@ impl<D: Driver> CudaBackend<D> {
                     let (up, second, tile_rows) = match ffn.slots {
                         Slots::Rows(rows) => {
                             let slots = tiled::Slots::Rows(rows, 0);
-                            (slots, slots, fp4::tile_rows(input, num_slots))
+                            (slots, slots, fp4::tile_rows(input.form, num_slots))
                         }
                         Slots::Routed(list, _, top_k) => (
                             tiled::Slots::Routed(list, top_k),
@@ -260,13 +263,20 @@ impl<D: Driver> CudaBackend<D> {
                             list.tile_rows,
                         ),
                     };
-                    let stride = ffn.weights.inner_row_bytes();
+                    let stride = fp4_rows::row_bytes(gate_up.out_features, inner_form.form.num_terms());
                     let inner = tiled::Rows { address: inner, stride };
                     let y = tiled::Rows { address: out, stride: down.out_features };
-                    let first = fp4::Part { matrix: gate_up, slots: up, tile_rows, x, form: input, y: inner };
+                    let first =
+                        fp4::Part { matrix: gate_up, slots: up, tile_rows, x, form: input.form, y: inner };
                     fp4_swiglu::launch(stream, &first, inner_form)?;
-                    let part =
-                        fp4::Part { matrix: down, slots: second, tile_rows, x: inner, form: inner_form, y };
+                    let part = fp4::Part {
+                        matrix: down,
+                        slots: second,
+                        tile_rows,
+                        x: inner,
+                        form: inner_form.form,
+                        y,
+                    };
                     fp4_linear::launch(stream, &part)?;
                 }
                 SwigluMatrices::Tiles { gate_up, down } => {

@@ -3,14 +3,14 @@
 use super::CudaBackend;
 use crate::driver::Driver;
 use crate::kernels::experts::{self, TILE_ROWS};
-use crate::kernels::fp4;
+use crate::kernels::fp4::{self, LaunchForm, RowKind};
 use crate::kernels::route::Held;
 use crate::packer::Packer;
 use crate::tuner::Choices;
 use crate::weights::{Matrix, Panels, Pieces, Tiled, row_bytes};
-use perigee_numbers::quant::{ActivationForm, StoredMatrix};
+use perigee_numbers::quant::StoredMatrix;
 use perigee_ops::host::{ExpertPieces, ExpertProjection};
-use perigee_ops::{Activations, OpError, expect};
+use perigee_ops::{Activations, OpError, RowForms, expect};
 
 /// A linear.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ pub(super) enum SwigluMatrices {
         /// `[E, D, I]`.
         down: Panels,
         /// Of the rows in front of both products.
-        forms: [ActivationForm; 2],
+        forms: [RowForms; 2],
     },
 }
 
@@ -95,17 +95,19 @@ impl Experts {
         match &self.weights {
             SwigluMatrices::Rows(_) => 4 * self.units(),
             SwigluMatrices::Tiles { .. } => 2 * self.units(),
-            SwigluMatrices::Panels { forms: [_, inner], .. } => row_bytes(self.units(), inner.num_terms()),
+            SwigluMatrices::Panels { forms: [_, inner], .. } => {
+                row_bytes(self.units(), inner.prompt.num_terms().max(inner.reply.num_terms()))
+            }
         }
     }
 
     /// Slots of a tile of a worklist for `num_slots` slots.
-    pub(super) fn tile_rows(&self, choices: &Choices, num_slots: usize) -> usize {
+    pub(super) fn tile_rows(&self, choices: &Choices, num_slots: usize, kind: RowKind) -> usize {
         match &self.weights {
             SwigluMatrices::Rows(_) => TILE_ROWS,
             SwigluMatrices::Tiles { gate_up, down } => choices.pair(gate_up, down, num_slots)[0].rows,
             SwigluMatrices::Panels { gate_up, forms: [input, _], .. } => {
-                fp4::tile_rows(*input, num_slots.div_ceil(gate_up.count))
+                fp4::tile_rows(LaunchForm::of(*input, kind).form, num_slots.div_ceil(gate_up.count))
             }
         }
     }
@@ -139,7 +141,7 @@ impl<D: Driver> CudaBackend<D> {
         let packs = experts.stored().all(|matrix| Packer::packs(&matrix));
         let weights = if let Some(forms) = forms {
             if !self.stream.driver().arch().multiplies_fp4() {
-                let form = forms[0].name();
+                let form = forms[0].reply.name();
                 return Err(OpError::UnsupportedActivations { form, backend: "cuda" });
             }
             SwigluMatrices::Panels {

@@ -6,7 +6,7 @@ use super::tiled::{Rows, Slots};
 use crate::weights::{MAX_TERMS, PANEL_ROWS, PanelFormat, PanelWeight, Panels, STAGE};
 use crate::{Arch, Driver, LaunchShape, Stream};
 use perigee_numbers::quant::ActivationForm;
-use perigee_ops::{OpError, expect};
+use perigee_ops::{OpError, RowForms, expect};
 
 /// Architectures whose tensor cores take rows in 4-bit floats.
 pub(super) const ARCHS: &[Arch] = &[Arch::Sm100a, Arch::Sm103a, Arch::Sm120a];
@@ -57,6 +57,69 @@ struct Params {
     padding: i32,
     x_scales: Scales,
     y_scales: Scales,
+    y_terms: RowTerms,
+}
+
+/// Form of the rows of a launch: that with the most terms of those that its rows have, which have the same scale.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LaunchForm {
+    /// Form that the launch is for.
+    pub form: ActivationForm,
+    /// Where rows have fewer terms: `[rows / 32]` u32, a bit of each, set for rows of prompts; terms of other rows, and of those.
+    pub mixed: Option<(u64, [usize; 2])>,
+}
+
+impl LaunchForm {
+    /// Of rows of this kind.
+    pub fn of(forms: RowForms, kind: RowKind) -> Self {
+        let RowForms { prompt, reply } = forms;
+        match kind {
+            RowKind::Replies => reply.into(),
+            RowKind::Prompts => prompt.into(),
+            RowKind::Both(_) if prompt == reply => reply.into(),
+            RowKind::Both(prompt_bits) => {
+                let terms = [reply.num_terms(), prompt.num_terms()];
+                let form = if terms[0] > terms[1] { reply } else { prompt };
+                Self { form, mixed: Some((prompt_bits, terms)) }
+            }
+        }
+    }
+}
+
+impl From<ActivationForm> for LaunchForm {
+    fn from(form: ActivationForm) -> Self {
+        Self { form, mixed: None }
+    }
+}
+
+/// What the rows of a step are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowKind {
+    /// None is in expanded form.
+    Replies,
+    /// All are.
+    Prompts,
+    /// Those are that have a bit here, `[rows / 32]` u32.
+    Both(u64),
+}
+
+/// `RowTerms` in the source.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct RowTerms {
+    prompt_bits: u64,
+    reply: i32,
+    prompt: i32,
+}
+
+impl RowTerms {
+    pub(super) fn of(form: &LaunchForm) -> Self {
+        form.mixed.map_or_else(Self::zeroed, |(prompt_bits, [reply, prompt])| Self {
+            prompt_bits,
+            reply: reply as i32,
+            prompt: prompt as i32,
+        })
+    }
 }
 
 /// Names of the functions of a product: of each form, for few slots of a block and for many.
@@ -162,7 +225,7 @@ pub(super) fn launch<D: Driver>(
     functions: &Functions,
     part: &Part<'_>,
     outputs_per_panel: usize,
-    y_form: Option<ActivationForm>,
+    y_form: Option<LaunchForm>,
 ) -> Result<(), OpError> {
     let (matrix, form) = (part.matrix, part.form);
     let (num_tiles, tiles, list, slots_per_row, num_slots, blocks) = match part.slots {
@@ -193,7 +256,8 @@ pub(super) fn launch<D: Driver>(
         y_stages: matrix.out_features.div_ceil(STAGE) as i32,
         padding: 0,
         x_scales: Scales::of(form),
-        y_scales: y_form.map_or_else(Scales::zeroed, Scales::of),
+        y_scales: y_form.map_or_else(Scales::zeroed, |y| Scales::of(y.form)),
+        y_terms: y_form.as_ref().map_or_else(RowTerms::zeroed, RowTerms::of),
     };
     let panels = matrix.out_features.div_ceil(outputs_per_panel);
     let (slots, cores) = (part.tile_rows, Cores::of(stream.arch()));

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::fp4::{ARCHS, Scales};
+use super::fp4::{ARCHS, LaunchForm, RowTerms, Scales};
 use super::plain;
 use super::tiled::Rows;
 use crate::weights::{self, STAGE};
@@ -26,6 +26,7 @@ struct Params {
     y_stride: i64,
     columns: i32,
     stages: i32,
+    terms: RowTerms,
     scales: Scales,
     padding: i32,
 }
@@ -39,12 +40,13 @@ pub const fn row_bytes(columns: usize, terms: usize) -> usize {
 /// [`row_bytes`].
 pub fn launch<D: Driver>(
     stream: &mut Stream<D>,
-    form: ActivationForm,
+    form: LaunchForm,
     count: usize,
     columns: usize,
     x: Rows,
     to: u64,
 ) -> Result<Rows, OpError> {
+    let (terms, form) = (RowTerms::of(&form), form.form);
     let stride = row_bytes(columns, form.num_terms());
     let stages = columns.div_ceil(STAGE);
     let params = Params {
@@ -54,6 +56,7 @@ pub fn launch<D: Driver>(
         y_stride: stride as i64,
         columns: columns as i32,
         stages: stages as i32,
+        terms,
         scales: Scales::of(form),
         padding: 0,
     };

@@ -1,9 +1,8 @@
 //! Twin of `kernels/fp4_swiglu.cu`: the first product of experts, rows and weights in 4-bit floats.
 
-use super::fp4::{self, FUNCTIONS, Functions, MMA_ARCHS, PAIR_OUTPUTS, Part, fp4_names};
+use super::fp4::{self, FUNCTIONS, Functions, LaunchForm, MMA_ARCHS, PAIR_OUTPUTS, Part, fp4_names};
 use super::{plain, tcgen05_swiglu};
 use crate::{Driver, Kernel, Stream};
-use perigee_numbers::quant::ActivationForm;
 use perigee_ops::OpError;
 
 /// The declaration.
@@ -15,10 +14,6 @@ const ALL: Functions = Functions { mma: &NAMES, tcgen05: &tcgen05_swiglu::NAMES 
 
 /// Enqueues `y = silu(gate x) * up x` of all slots of a part, whose matrices are pairs of gate and up. Rows of y are in 4-bit floats of the
 /// form `inner`, which has the kind and the terms of x's.
-pub fn launch<D: Driver>(
-    stream: &mut Stream<D>,
-    part: &Part<'_>,
-    inner: ActivationForm,
-) -> Result<(), OpError> {
+pub fn launch<D: Driver>(stream: &mut Stream<D>, part: &Part<'_>, inner: LaunchForm) -> Result<(), OpError> {
     fp4::launch(stream, &ALL, part, PAIR_OUTPUTS, Some(inner))
 }

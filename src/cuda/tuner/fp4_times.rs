@@ -38,7 +38,7 @@ pub(super) fn times<D: Driver>(
         let (columns, units) = (problem.op.in_features, problem.op.out_features);
         let num_rows = workload.num_slots.div_ceil(problem.slots_per_row());
         let codes = stream.allocate(WHAT, num_rows * fp4_rows::row_bytes(columns, terms))?;
-        let x = fp4_rows::launch(stream, form, num_rows, columns, problem.x_exact(), codes.address)?;
+        let x = fp4_rows::launch(stream, form.into(), num_rows, columns, problem.x_exact(), codes.address)?;
         let stride = fp4_rows::row_bytes(units, terms);
         let inner = stream.allocate(WHAT, workload.num_slots * stride)?;
         let mut tiles = vec![fp4::tile_rows(form, 1), fp4::tile_rows(form, usize::MAX)];
@@ -55,7 +55,7 @@ pub(super) fn times<D: Driver>(
                     Product::Linear => fp4_linear::launch(stream, &part(out)),
                     Product::Swiglu => {
                         let y = Rows { address: inner.address, stride };
-                        fp4_swiglu::launch(stream, &part(y), form)
+                        fp4_swiglu::launch(stream, &part(y), form.into())
                     }
                 });
             }

@@ -119,11 +119,11 @@ impl<H: HostOps> HostWorkspace<H> {
         hidden: &mut H::Buffer,
         sums: &mut Vec<f32>,
     ) -> Result<(), OpError> {
-        let Some(rank) = &self.rank else { return ops.swiglu_add(x, mlp, hidden) };
+        let Some(rank) = &self.rank else { return ops.swiglu_add(x, &[], mlp, hidden) };
         if rank.member.share().rank > 0 {
             H::values_mut(hidden).fill(0.0);
         }
-        ops.swiglu_add(x, mlp, hidden)?;
+        ops.swiglu_add(x, &[], mlp, hidden)?;
         rank.member.sum("draft", H::values(hidden), sums)?;
         H::values_mut(hidden).copy_from_slice(sums);
         Ok(())
@@ -168,6 +168,8 @@ pub(super) struct HostPlan {
     block_tables: Vec<u32>,
     /// `[S]`.
     pub(super) logits_rows: Vec<u32>,
+    /// Whether a row is in expanded form.
+    are_prompts: Vec<bool>,
 }
 
 fn id_of(token: TokenSource, sampler: &HostSampler) -> u32 {
@@ -192,6 +194,11 @@ impl HostPlan {
         self.kv_slots.extend_from_slice(bytemuck::cast_slice(&plan.kv_slots));
         self.expanded.clone_from(&plan.expanded);
         self.absorbed.clone_from(&plan.absorbed);
+        self.are_prompts.clear();
+        self.are_prompts.resize(plan.num_rows(), false);
+        for segment in &plan.expanded {
+            self.are_prompts[segment.rows.clone()].fill(true);
+        }
         self.block_tables.clear();
         self.block_tables.extend_from_slice(bytemuck::cast_slice(&plan.block_tables));
         self.logits_rows.clear();
@@ -429,10 +436,12 @@ impl<H: HostOps> Backend for H {
         match &mut w.rank {
             Some(rank) => {
                 rank.clear_partial(self, &w.hidden)?;
-                self.experts(&w.normed, &w.routing, routed, shared, &mut rank.partial)?;
+                self.experts(&w.normed, &w.plan.are_prompts, &w.routing, routed, shared, &mut rank.partial)?;
                 rank.add_partial("moe", &mut w.hidden)?;
             }
-            None => self.experts(&w.normed, &w.routing, routed, shared, &mut w.hidden)?,
+            None => {
+                self.experts(&w.normed, &w.plan.are_prompts, &w.routing, routed, shared, &mut w.hidden)?
+            }
         }
         gain.map_or(Ok(()), |gain| Backend::norm(self, gain, w))
     }
@@ -448,10 +457,10 @@ impl<H: HostOps> Backend for H {
         match &mut w.rank {
             Some(rank) => {
                 rank.clear_partial(self, &w.hidden)?;
-                self.swiglu_add(&w.normed, weights, &mut rank.partial)?;
+                self.swiglu_add(&w.normed, &w.plan.are_prompts, weights, &mut rank.partial)?;
                 rank.add_partial("dense", &mut w.hidden)?;
             }
-            None => self.swiglu_add(&w.normed, weights, &mut w.hidden)?,
+            None => self.swiglu_add(&w.normed, &w.plan.are_prompts, weights, &mut w.hidden)?,
         }
         gain.map_or(Ok(()), |gain| Backend::norm(self, gain, w))
     }

@@ -264,10 +264,12 @@ pub trait HostOps: Send + 'static {
     ) -> Result<(), OpError>;
 
     /// `out[t] += sum_k weight[t,k] * expert[t,k](x[t])`, summed in order of k, plus `shared(x[t])`
-    /// with weight 1 if given. Experts outside `routed` are left out.
+    /// with weight 1 if given. Experts outside `routed` are left out. `are_prompts`: whether a row is one of a prompt, for
+    /// [`RowForms`](crate::RowForms); rows beyond its end are not.
     fn experts(
         &mut self,
         x: &Self::Buffer,
+        are_prompts: &[bool],
         routing: &Self::Routing,
         routed: &Self::Experts,
         shared: Option<&Self::Experts>,
@@ -300,10 +302,11 @@ pub trait HostOps: Send + 'static {
     /// keys; NaN if a value is NaN.
     fn cached_peak(&mut self, cache: &Self::Cache, layer: usize, slots: &[u32]) -> Result<f32, OpError>;
 
-    /// `out += down(silu(gate x) * up x)`, `weights` holding one expert.
+    /// `out += down(silu(gate x) * up x)`, `weights` holding one expert; `are_prompts` as above.
     fn swiglu_add(
         &mut self,
         x: &Self::Buffer,
+        are_prompts: &[bool],
         weights: &Self::Experts,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;

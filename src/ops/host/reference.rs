@@ -10,7 +10,7 @@ use super::{Gelu, HostOps};
 use crate::expect;
 use crate::{
     AttentionForm, CacheDtype, CacheShape, ExpertMatrices, KvSlot, LatentSpan, MlaShape, ModelShape, OpError,
-    Preferences, RouterShape, Segment, peak,
+    Preferences, RouterShape, RowForms, Segment, peak,
 };
 use perigee_numbers::quant::{ActivationForm, StoredMatrix};
 use perigee_numbers::tensor::{ElementType, TensorView};
@@ -79,8 +79,8 @@ pub struct Expert {
     gate: Matrix,
     up: Matrix,
     down: Matrix,
-    input: Option<ActivationForm>,
-    inner: Option<ActivationForm>,
+    input: Option<RowForms>,
+    inner: Option<RowForms>,
 }
 
 /// Experts of one layer.
@@ -301,12 +301,13 @@ impl ReferenceBackend {
         Ok(())
     }
 
-    fn swiglu(&self, x: &[f32], expert: &Expert) -> Vec<f32> {
-        expert.down.apply(&rounded(&self.inner(x, expert), expert.inner))
+    fn swiglu(&self, x: &[f32], is_prompt: bool, expert: &Expert) -> Vec<f32> {
+        let form = expert.inner.map(|forms| forms.of(is_prompt));
+        expert.down.apply(&rounded(&self.inner(x, is_prompt, expert), form))
     }
 
-    fn inner(&self, x: &[f32], expert: &Expert) -> Vec<f32> {
-        let x = rounded(x, expert.input);
+    fn inner(&self, x: &[f32], is_prompt: bool, expert: &Expert) -> Vec<f32> {
+        let x = rounded(x, expert.input.map(|forms| forms.of(is_prompt)));
         let gate = expert.gate.apply(&x);
         let up = expert.up.apply(&x);
         gate.iter().zip(&up).map(|(g, u)| silu(*g) * u).collect()
@@ -651,6 +652,7 @@ impl HostOps for ReferenceBackend {
     fn experts(
         &mut self,
         x: &Buffer,
+        are_prompts: &[bool],
         routing: &Routing,
         routed: &Experts,
         shared: Option<&Experts>,
@@ -658,14 +660,15 @@ impl HostOps for ReferenceBackend {
     ) -> Result<(), OpError> {
         expect("experts", &[x.rows(), x.rows()], &[routing.chosen.len(), out.rows()])?;
         for t in 0..x.rows() {
+            let is_prompt = are_prompts.get(t).is_some_and(|is| *is);
             let mut sum = vec![0.0; out.cols];
             for (e, weight) in &routing.chosen[t] {
                 let Some(expert) = routed.get(*e) else { continue };
-                let y = self.swiglu(x.row(t), expert);
+                let y = self.swiglu(x.row(t), is_prompt, expert);
                 sum.iter_mut().zip(&y).for_each(|(s, v)| *s += weight * v);
             }
             if let Some(shared) = shared {
-                let y = self.swiglu(x.row(t), &shared.list[0]);
+                let y = self.swiglu(x.row(t), is_prompt, &shared.list[0]);
                 sum.iter_mut().zip(&y).for_each(|(s, v)| *s += v);
             }
             out.row_mut(t).iter_mut().zip(&sum).for_each(|(o, v)| *o += v);
@@ -685,7 +688,8 @@ impl HostOps for ReferenceBackend {
         out.set_rows("expert_norms", x.rows())?;
         for t in 0..x.rows() {
             for (k, (e, _)) in routing.chosen[t].iter().enumerate() {
-                out.row_mut(t)[k] = routed.get(*e).map_or(0.0, |expert| norm(&self.swiglu(x.row(t), expert)));
+                out.row_mut(t)[k] =
+                    routed.get(*e).map_or(0.0, |expert| norm(&self.swiglu(x.row(t), false, expert)));
             }
         }
         Ok(())
@@ -698,7 +702,7 @@ impl HostOps for ReferenceBackend {
         weights: &Experts,
         expert: usize,
     ) -> Result<f32, OpError> {
-        let inner = rows.iter().flat_map(|t| self.inner(x.row(*t as usize), &weights.list[expert]));
+        let inner = rows.iter().flat_map(|t| self.inner(x.row(*t as usize), false, &weights.list[expert]));
         Ok(peak(inner))
     }
 
@@ -707,9 +711,16 @@ impl HostOps for ReferenceBackend {
         Ok(peak(held.flat_map(|slot| cache.slot(layer, *slot as usize)).copied()))
     }
 
-    fn swiglu_add(&mut self, x: &Buffer, weights: &Experts, out: &mut Buffer) -> Result<(), OpError> {
+    fn swiglu_add(
+        &mut self,
+        x: &Buffer,
+        are_prompts: &[bool],
+        weights: &Experts,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
         for t in 0..x.rows() {
-            let y = self.swiglu(x.row(t), &weights.list[0]);
+            let is_prompt = are_prompts.get(t).is_some_and(|is| *is);
+            let y = self.swiglu(x.row(t), is_prompt, &weights.list[0]);
             out.row_mut(t).iter_mut().zip(&y).for_each(|(o, v)| *o += v);
         }
         Ok(())

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::share::{self, Part, Share};
-use crate::{ExpertMatrices, OpError};
-use perigee_numbers::quant::{ActivationForm, StoredMatrix};
+use crate::{ExpertMatrices, OpError, RowForms};
+use perigee_numbers::quant::StoredMatrix;
 
 /// A matrix, or a part of one.
 pub enum Piece<'a> {
@@ -73,7 +73,7 @@ impl<'a> ExpertPieces<'a> {
     /// The forms that rows in front of both products are rounded to, of all experts; `None`: they are not.
     ///
     /// Errors: `backend` needs one pair of forms for all of them, and there are several, or one without the other.
-    pub fn forms(&self, backend: &'static str) -> Result<Option<[ActivationForm; 2]>, OpError> {
+    pub fn forms(&self, backend: &'static str) -> Result<Option<[RowForms; 2]>, OpError> {
         let mut all = self.experts.iter().map(|expert| [expert.input, expert.inner]);
         let first = all.next().unwrap_or([None; 2]);
         match (first, all.find(|other| *other != first)) {
@@ -81,7 +81,7 @@ impl<'a> ExpertPieces<'a> {
             ([Some(input), Some(inner)], None) => Ok(Some([input, inner])),
             (_, other) => {
                 let form = [first, other.unwrap_or(first)].concat().into_iter().flatten().next();
-                let form = form.map_or("in several forms", ActivationForm::name);
+                let form = form.map_or("in several forms", |form| form.reply.name());
                 Err(OpError::UnsupportedActivations { form, backend })
             }
         }
