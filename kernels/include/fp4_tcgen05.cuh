@@ -163,12 +163,12 @@ __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
     __syncthreads();
     after_meeting();
     if (warp == 5) {
-        if (thread % WARP == 0) {
+        if (is_elected()) {
             multiply_stages(params, shared, tile.count);
         }
         __syncwarp();
     } else if (warp == 4) {
-        if (thread % WARP == 0) {
+        if (is_elected()) {
             copy_weights(params, shared, panel_of<Format>(params.weight, tile.expert, panel));
         }
         __syncwarp();

@@ -19,6 +19,14 @@ __device__ __forceinline__ void leave_tensor_memory(u32 address) {
     asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(TENSOR_COLUMNS));
 }
 
+// Whether the calling thread is the one of its warp, all of which calls it, that begins products: where the compiler sees that one does, it
+// makes no loop over the others of each instruction.
+__device__ __forceinline__ bool is_elected() {
+    u32 elected;
+    asm volatile("{\n.reg .pred elected;\nelect.sync _|elected, 0xffffffff;\nselp.u32 %0, 1, 0, elected;\n}" : "=r"(elected));
+    return elected != 0;
+}
+
 // Orders accesses of tensor memory with a barrier: in front of it, behind it.
 __device__ __forceinline__ void before_meeting() { asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory"); }
 __device__ __forceinline__ void after_meeting() { asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory"); }
