@@ -4,8 +4,8 @@
 use perigee_cuda::kernels::fp4::{self, Part};
 use perigee_cuda::kernels::route::{self, Held, Worklist};
 use perigee_cuda::kernels::tiled::{Rows, Slots};
-use perigee_cuda::kernels::{fp4_linear, fp4_rows, fp4_swiglu};
-use perigee_cuda::{Arch, Packer, Stream};
+use perigee_cuda::kernels::{fp4_linear, fp4_rows, fp4_swiglu, tcgen05_linear};
+use perigee_cuda::{Arch, Kernel, Packer, Program, Stream};
 use perigee_numbers::quant::{ActivationForm, PackedFormat, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::Dtype;
 
@@ -170,6 +170,15 @@ fn experts_of_every_form() {
 
 /// Hidden size, inner units, experts, experts per row, rows.
 fn check_experts(rng: &mut fastrand::Rng, form: ActivationForm, sizes: [usize; 5]) {
+    check_experts_on(devices(), rng, form, sizes);
+}
+
+fn check_experts_on(
+    devices: impl Iterator<Item = (String, Device)>,
+    rng: &mut fastrand::Rng,
+    form: ActivationForm,
+    sizes: [usize; 5],
+) {
     let [hidden, inner, num_experts, top_k, rows] = sizes;
     let stored = stored_in(form);
     let mut list = |shape| (0..num_experts).map(|_| Weight::random(rng, stored, shape)).collect();
@@ -198,7 +207,7 @@ fn check_experts(rng: &mut fastrand::Rng, form: ActivationForm, sizes: [usize; 5
         })
         .collect();
     let mut first: Option<(Vec<u8>, Vec<u32>)> = None;
-    for (name, mut device) in devices().filter(|(_, device)| has_products(device)) {
+    for (name, mut device) in devices.filter(|(_, device)| has_products(device)) {
         let [gate, up, down] = views.each_ref().map(|list| list.iter().collect::<Vec<&StoredMatrix<'_>>>());
         let mut packer = Packer::default();
         let gate_up = packer.pack_panels(&mut device, "experts", &gate, Some(&up)).unwrap();
@@ -250,5 +259,90 @@ fn check_experts(rng: &mut fastrand::Rng, form: ActivationForm, sizes: [usize; 5
             let first = first.get_or_insert_with(|| (bytes.clone(), bits.clone()));
             assert!(first.0 == bytes && first.1 == bits, "{name}: other bits");
         }
+    }
+}
+
+/// Faults of the kernels, each of which is found.
+#[test]
+fn faults_of_the_kernels_are_found() {
+    // A GPU has no compiler beside it, and a strong memory.
+    if on_gpu() {
+        return;
+    }
+    type Plant<'a> = (&'a str, Arch, &'a Kernel, &'a str, &'a str);
+    let (mma, tcgen05) = (Arch::Sm120a, Arch::Sm100a);
+    let plants: [Plant<'_>; 9] = [
+        (
+            "a stage is written while it is multiplied",
+            mma,
+            &fp4_linear::KERNEL,
+            "wait(&shared.emptied[stage], (u / Shared::STAGES & 1) ^ 1);",
+            "",
+        ),
+        (
+            "a stage is multiplied before it is there",
+            mma,
+            &fp4_linear::KERNEL,
+            "wait(&shared.filled[stage], u / Shared::STAGES & 1);",
+            "",
+        ),
+        (
+            "columns beside the last slot are left as they are",
+            mma,
+            &fp4_linear::KERNEL,
+            "i < missing * TERMS * WORDS",
+            "i < 0",
+        ),
+        ("another swizzle", mma, &fp4_linear::KERNEL, "(row & 7)", "(row & 3)"),
+        ("scales of other outputs", mma, &fp4_linear::KERNEL, "lane / 4 + lane % 2 * 8", "lane / 4"),
+        (
+            "units are written over weights",
+            mma,
+            &fp4_swiglu::KERNEL,
+            "        // All warps have multiplied the last stage.\n        meet<WARPS * WARP>(1);\n",
+            "",
+        ),
+        (
+            "the rest of a stage is not filled",
+            mma,
+            &fp4_swiglu::KERNEL,
+            "const bool is_last = panel + 1 == params.weight.num_panels;",
+            "const bool is_last = false;",
+        ),
+        (
+            "columns are written while they are multiplied",
+            tcgen05,
+            &tcgen05_linear::KERNEL,
+            "wait(&shared.emptied[stage], (u / Shared::STAGES & 1) ^ 1);\n        const auto",
+            "const auto",
+        ),
+        (
+            "sums are read before they are there",
+            tcgen05,
+            &tcgen05_linear::KERNEL,
+            "wait(&shared.done, 0);",
+            "",
+        ),
+    ];
+    let form = FORMS[1];
+    for (name, arch, kernel, right, wrong) in plants {
+        let found = [Some(3), Some(4), None, Some(5)].into_iter().any(|seed| {
+            let Some(mut driver) = TestDriver::new(arch, seed) else { return true };
+            driver.set_options(|options| (options.races, options.uninitialized) = (true, true));
+            let mut program = Program::new(kernel, arch).unwrap();
+            assert!(program.text.contains(right), "{name}: {right}");
+            program.text = program.text.replace(right, wrong);
+            program.limits.registers = 255;
+            let mut device = Stream::new(driver).unwrap();
+            device.load_program(&program).unwrap();
+            let run = std::panic::AssertUnwindSafe(|| {
+                let mut rng = fastrand::Rng::with_seed(73);
+                let device = std::iter::once((format!("{arch} {seed:?}"), device));
+                // More stages of the second product than a block has, and a ragged last one.
+                check_experts_on(device, &mut rng, form, [544, 1312, 1, 1, 3]);
+            });
+            std::panic::catch_unwind(run).is_err()
+        });
+        assert!(found, "{name}: not found");
     }
 }
