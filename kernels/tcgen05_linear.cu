@@ -6,7 +6,7 @@
 // Traffic: 0.5625 N K bytes (MXFP4 0.53125) for each tile of slots of an expert; 0.5625 S T K + 4 S N of rows.
 // Work:    2 S T N K FLOP in FP4, f32 sums.
 // Floor:   one row of 8 experts, 2048 -> 7168: 66 MB -> 9.2 us at 7.2 TB/s (B200).
-// Grid:    (tiles of slots, panels of 128 outputs), 6 warps.
+// Grid:    (tiles of slots, panels of 128 outputs or pairs of them), 6 warps.
 
 #include "fp4_tcgen05.cuh"
 

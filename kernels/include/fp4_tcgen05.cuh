@@ -2,6 +2,7 @@
 //
 // Weights are the M side, a panel's output a lane of tensor memory; rows of x are columns, one for each term, whose sums are added in the
 // end. Four warps bring columns and at last read the sums, one thread of a fifth has weights copied, and one of a sixth scales and products.
+// With many slots a block has two panels, which share the columns: what it loads of them, and the second cache with it, bounds prompts.
 //
 // Order: that of fp4_mma.cuh. Sums of an instruction are those of block-scaled `mma`.
 
@@ -14,9 +15,12 @@ constexpr int THREADS = READERS + 2 * WARP;
 template <typename Format, int TERMS, int SLOTS>
 struct Tcgen05Shared {
     static constexpr int STAGES = 4;
+    static constexpr int PANELS = SLOTS > 8 ? 2 : 1;
     static constexpr int COLUMNS = TERMS * SLOTS;
     static constexpr int WORDS = STEPS / Format::SCALE_STEPS;
-    u8 weights[STAGES][WEIGHT_BYTES<Format>];
+    // Two blocks with one panel fit on a multiprocessor.
+    static constexpr u32 TENSOR_COLUMNS = 256 * PANELS;
+    u8 weights[STAGES][PANELS][WEIGHT_BYTES<Format>];
     u8 columns[STAGES][COLUMNS * STAGE_CODES];
     u8 scales[STAGES][WORDS * SCALE_BLOCK];  // of columns, as those of a panel
     u64 filled[STAGES];
@@ -61,27 +65,30 @@ __device__ __forceinline__ void copy_columns(
 
 template <typename Format, int TERMS, int SLOTS>
 __device__ __forceinline__ void copy_weights(
-    const Fp4Params& params, Tcgen05Shared<Format, TERMS, SLOTS>& shared, const u8* panel) {
+    const Fp4Params& params, Tcgen05Shared<Format, TERMS, SLOTS>& shared, const u8* panel, int panels) {
     using Shared = Tcgen05Shared<Format, TERMS, SLOTS>;
     constexpr int BYTES = WEIGHT_BYTES<Format>;
 #pragma unroll 1
     for (int u = 0; u < params.weight.stages; ++u) {
         const int stage = u % Shared::STAGES;
         wait(&shared.emptied[stage], (u / Shared::STAGES & 1) ^ 1);
-        expect_bytes(&shared.filled[stage], BYTES);
-        copy_bytes(shared.weights[stage], panel + static_cast<i64>(u) * BYTES, BYTES, &shared.filled[stage]);
+        expect_bytes(&shared.filled[stage], static_cast<u32>(panels * BYTES));
+        for (int p = 0; p < panels; ++p) {
+            const i64 at = static_cast<i64>(p) * params.weight.stages + u;
+            copy_bytes(shared.weights[stage][p], panel + at * BYTES, BYTES, &shared.filled[stage]);
+        }
     }
 }
 
-// Columns of tensor memory: sums, then for each stage scales of weights and of columns. Those of a stage are written when the products that
+// Columns of tensor memory: sums of each panel, then for each stage scales of weights and of columns. Those of a stage are written when the products that
 // read them before are done, as its place in shared memory is.
 template <typename Format, int TERMS, int SLOTS>
 __device__ __forceinline__ void multiply_stages(
-    const Fp4Params& params, Tcgen05Shared<Format, TERMS, SLOTS>& shared, int count) {
+    const Fp4Params& params, Tcgen05Shared<Format, TERMS, SLOTS>& shared, int count, int panels) {
     using Shared = Tcgen05Shared<Format, TERMS, SLOTS>;
     constexpr int EACH = Format::SCALE_STEPS, BLOCK = 16 * EACH;
-    constexpr u32 SCALES = 4 * Shared::WORDS;
-    static_assert(Shared::COLUMNS + Shared::STAGES * 2 * SCALES <= TENSOR_COLUMNS);
+    constexpr u32 SCALES = 4 * Shared::WORDS, SUMS = Shared::PANELS * Shared::COLUMNS;
+    static_assert(SUMS + Shared::STAGES * (Shared::PANELS + 1) * SCALES <= Shared::TENSOR_COLUMNS);
     const u32 sums = shared.tensor_memory;
     // Of one term columns behind the last slot's eight are left out.
     const u32 columns = TERMS == 1 ? static_cast<u32>((count + 7) / 8 * 8) : static_cast<u32>(Shared::COLUMNS);
@@ -97,26 +104,37 @@ __device__ __forceinline__ void multiply_stages(
         // The copies of columns were made by other threads, behind whose arrival this one is.
         publish_stores();
         after_meeting();
-        const u32 weights = shared_address(shared.weights[stage]);
-        const u32 a_scales = sums + Shared::COLUMNS + stage * 2 * SCALES, b_scales = a_scales + SCALES;
+        const u32 b_scales = sums + SUMS + stage * (Shared::PANELS + 1) * SCALES;
+        const u64 b = rows_descriptor(shared_address(shared.columns[stage]));
 #pragma unroll
         for (int word = 0; word < Shared::WORDS; ++word) {
-            copy_scales(a_scales + 4 * word, scales_descriptor(weights + PANEL_CODES + word * SCALE_BLOCK));
             copy_scales(b_scales + 4 * word, scales_descriptor(shared_address(shared.scales[stage]) + word * SCALE_BLOCK));
         }
-        const u64 a = rows_descriptor(weights), b = rows_descriptor(shared_address(shared.columns[stage]));
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            const u32 word = 4 * (step / EACH);
-            multiply_fp4<BLOCK>(
-                sums, a + 2 * step, b + 2 * step, instructions[step % EACH], a_scales + word, b_scales + word, u > 0 || step > 0);
+        for (int p = 0; p < Shared::PANELS; ++p) {
+            if (p >= panels) {
+                break;
+            }
+            const u32 weights = shared_address(shared.weights[stage][p]), a_scales = b_scales + (p + 1) * SCALES;
+            const u64 a = rows_descriptor(weights);
+#pragma unroll
+            for (int word = 0; word < Shared::WORDS; ++word) {
+                copy_scales(a_scales + 4 * word, scales_descriptor(weights + PANEL_CODES + word * SCALE_BLOCK));
+            }
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) {
+                const u32 word = 4 * (step / EACH);
+                multiply_fp4<BLOCK>(
+                    sums + p * Shared::COLUMNS, a + 2 * step, b + 2 * step, instructions[step % EACH], a_scales + word,
+                    b_scales + word, u > 0 || step > 0);
+            }
         }
         arrive_with_products(&shared.emptied[stage]);
     }
     arrive_with_products(&shared.done);
 }
 
-// One block: a panel times the slots of a tile. `Write::run` gets the sums of eight slots and a lane's output; `Write::finish` is called
+// One block: a panel or two times the slots of a tile. `Write::run` gets the sums of eight slots and a lane's output; `Write::finish` is called
 // behind all of them, by all readers.
 template <typename Format, int TERMS, int SLOTS, typename Write>
 __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
@@ -124,13 +142,14 @@ __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
     using Shared = Tcgen05Shared<Format, TERMS, SLOTS>;
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     begin_kernel();
-    const int thread = static_cast<int>(threadIdx.x), warp = thread / WARP, panel = static_cast<int>(blockIdx.y);
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / WARP;
+    const int panel = static_cast<int>(blockIdx.y) * Shared::PANELS, panels = min(Shared::PANELS, params.weight.num_panels - panel);
     SlotTile tile;
     if (!slot_tile(params, static_cast<int>(blockIdx.x), SLOTS, tile)) {
         return;
     }
     if (warp == 5) {
-        take_tensor_memory(&shared.tensor_memory);
+        take_tensor_memory<Shared::TENSOR_COLUMNS>(&shared.tensor_memory);
     }
     if (thread < tile.count) {
         const int slot = slot_of(params, tile, thread);
@@ -164,12 +183,12 @@ __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
     after_meeting();
     if (warp == 5) {
         if (is_elected()) {
-            multiply_stages(params, shared, tile.count);
+            multiply_stages(params, shared, tile.count, panels);
         }
         __syncwarp();
     } else if (warp == 4) {
         if (is_elected()) {
-            copy_weights(params, shared, panel_of<Format>(params.weight, tile.expert, panel));
+            copy_weights(params, shared, panel_of<Format>(params.weight, tile.expert, panel), panels);
         }
         __syncwarp();
     } else {
@@ -180,29 +199,34 @@ __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
         const float factor = params.weight.factors[2 * tile.expert + thread / 8 % 2];
         const u32 lane = shared.tensor_memory + (static_cast<u32>(warp * WARP) << 16);
 #pragma unroll 1
-        for (int first = 0; first < tile.count; first += 8) {
-            float totals[8] = {};
+        for (int p = 0; p < panels; ++p) {
+            // What a panel leaves in shared memory lies where weights of two stages were.
+            u8* room = memory + 2 * p * WEIGHT_BYTES<Format>;
+#pragma unroll 1
+            for (int first = 0; first < tile.count; first += 8) {
+                float totals[8] = {};
 #pragma unroll
-            for (int term = TERMS - 1; term >= 0; --term) {
-                float sums[8];
-                load_sums(sums, lane + term * SLOTS + first);
+                for (int term = TERMS - 1; term >= 0; --term) {
+                    float sums[8];
+                    load_sums(sums, lane + p * Shared::COLUMNS + term * SLOTS + first);
+#pragma unroll
+                    for (int i = 0; i < 8; ++i) {
+                        totals[i] = __fmaf_rn(sums[i], params.x_scales.tensor[term], totals[i]);
+                    }
+                }
 #pragma unroll
                 for (int i = 0; i < 8; ++i) {
-                    totals[i] = __fmaf_rn(sums[i], params.x_scales.tensor[term], totals[i]);
+                    totals[i] *= factor;
                 }
+                Write::run(params, totals, shared.slots, room, panel + p, first, tile.count);
             }
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                totals[i] *= factor;
-            }
-            Write::run(params, totals, shared.slots, memory, panel, first, tile.count);
+            Write::finish(params, shared.slots, room, panel + p, tile.count);
         }
-        Write::finish(params, shared.slots, memory, panel, tile.count);
         before_meeting();
     }
     __syncthreads();
     if (warp == 5) {
         after_meeting();
-        leave_tensor_memory(shared.tensor_memory);
+        leave_tensor_memory<Shared::TENSOR_COLUMNS>(shared.tensor_memory);
     }
 }

@@ -3,20 +3,20 @@
 
 #include "barrier.cuh"
 
-// Columns that a block has, so that two blocks fit on a multiprocessor.
-constexpr u32 TENSOR_COLUMNS = 256;
-
-// Allocates TENSOR_COLUMNS, whose address is written to shared memory; all lanes of one warp call it, and later `leave_tensor_memory`.
+// Allocates columns, a power of two of the 512, whose address is written to shared memory; all lanes of one warp call it, and later
+// `leave_tensor_memory`. Of a block on the same multiprocessor that has too many it waits for the end.
+template <u32 COLUMNS>
 __device__ __forceinline__ void take_tensor_memory(u32* address) {
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;"
                  :
-                 : "r"(shared_address(address)), "n"(TENSOR_COLUMNS)
+                 : "r"(shared_address(address)), "n"(COLUMNS)
                  : "memory");
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
 }
 
+template <u32 COLUMNS>
 __device__ __forceinline__ void leave_tensor_memory(u32 address) {
-    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(TENSOR_COLUMNS));
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(COLUMNS));
 }
 
 // Whether the calling thread is the one of its warp, all of which calls it, that begins products: where the compiler sees that one does, it

@@ -187,12 +187,23 @@ impl Cores {
         }
     }
 
+    /// Panels of a block with so many slots.
+    const fn panels(self, slots: usize) -> usize {
+        match self {
+            Self::Tcgen05 if slots > FEW => 2,
+            _ => 1,
+        }
+    }
+
     /// Dynamic shared memory of a block with so many columns and slots: `Fp4Shared`, `Tcgen05Shared`.
     const fn shared_bytes(self, format: PanelFormat, columns: usize, slots: usize) -> usize {
         let (codes, scales) = (STAGE / 2, format.stage_bytes() - PANEL_ROWS * STAGE / 2);
         match self {
             Self::Mma => 2 * (format.stage_bytes() + columns * (codes + 16) + 16) + 12 * slots,
-            Self::Tcgen05 => 4 * (format.stage_bytes() + columns * codes + scales + 16) + 12 * slots + 16,
+            Self::Tcgen05 => {
+                let weights = self.panels(slots) * format.stage_bytes();
+                4 * (weights + columns * codes + scales + 16) + 12 * slots + 16
+            }
         }
     }
 }
@@ -266,7 +277,7 @@ pub(super) fn launch<D: Driver>(
         Cores::Tcgen05 => functions.tcgen05,
     };
     let shape = LaunchShape {
-        grid: [blocks as u32, panels as u32, 1],
+        grid: [blocks as u32, panels.div_ceil(cores.panels(slots)) as u32, 1],
         threads: cores.threads(),
         shared_bytes: cores.shared_bytes(matrix.format, terms * slots, slots) as u32,
     };
