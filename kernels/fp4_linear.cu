@@ -6,7 +6,7 @@
 // Traffic: 0.5625 N K bytes (MXFP4 0.53125) for each tile of slots of an expert; 0.5625 S T K + 4 S N of rows.
 // Work:    2 S T N K FLOP in FP4, f32 sums.
 // Floor:   T = 3, 8 slots of 8 experts, 2048 -> 7168 on 4 GPUs: 16.5 MB -> 11 us at 1.5 TB/s (RTX PRO 6000).
-// Grid:    (tiles of slots, panels of 128 outputs), 9 warps.
+// Grid:    (tiles of slots, panels of 128 outputs, parts), 9 warps.
 
 #include "fp4_mma.cuh"
 
@@ -30,9 +30,9 @@ struct Linear {
     }
 };
 
-#define LINEAR(name, format, terms, slots)                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Params params) { \
-        fp4_block<format, terms, slots, Linear>(params);                                                  \
+#define LINEAR(name, format, terms, slots)                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
+        fp4_block<format, terms, slots, Linear>(launch.parts[blockIdx.z]);                                 \
     }
 
 LINEAR(fp4_linear_nvfp4_8, Nvfp4, 1, 8)

@@ -3,7 +3,7 @@
 // Spec:    quant/activation.rs `ActivationForm::encode`, byte for byte.
 // Shapes:  x [R, K] f32; y [R, T, K] in 4-bit floats (fp4_rows.cuh); T terms.
 // Traffic: 4 R K in, 0.5625 R T K out.
-// Grid:    (blocks of a row's scales, R), 128 threads; a thread has the values of one scale.
+// Grid:    (blocks of a row's scales, R, one or two scales of the tensor), 128 threads; a thread has the values of one scale.
 
 #include "fp4_encode.cuh"
 
@@ -11,13 +11,13 @@ constexpr int THREADS = 128;
 
 struct RowsParams {
     const float* x;
-    u8* y;
+    u8* y[2];
     i64 x_stride;  // values
     i64 y_stride;  // bytes
     int columns;   // K, a multiple of 16
     int stages;
     RowTerms terms;
-    Fp4Scales scales;
+    Fp4Scales scales[2];
 };
 
 template <typename Rows>
@@ -37,8 +37,9 @@ __device__ __forceinline__ void write_block(const RowsParams& params) {
             values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
         }
     }
-    u8* row = params.y + static_cast<i64>(blockIdx.y) * params.y_stride;
-    Rows::write(row, params.stages, block, values, params.scales, terms_of(params.terms, static_cast<int>(blockIdx.y)));
+    u8* row = params.y[blockIdx.z] + static_cast<i64>(blockIdx.y) * params.y_stride;
+    const int terms = terms_of(params.terms, static_cast<int>(blockIdx.y));
+    Rows::write(row, params.stages, block, values, params.scales[blockIdx.z], terms);
 }
 
 #define ROWS(name, rows)                                                                                   \

@@ -6,7 +6,7 @@
 // Traffic: 1.125 I K bytes (MXFP4 1.0625) for each tile of slots of an expert; 0.5625 T (rows K + S I) of rows.
 // Work:    4 S T I K FLOP in FP4, f32 sums.
 // Floor:   T = 3, one row of 8 experts, 7168 -> 2 * 2048 on 4 GPUs: 33 MB -> 22 us at 1.5 TB/s (RTX PRO 6000).
-// Grid:    (tiles of slots, panels of 64 units), 9 warps.
+// Grid:    (tiles of slots, panels of 64 units, parts), 9 warps.
 
 #include "fp4_mma.cuh"
 #include "fp4_units.cuh"
@@ -38,9 +38,9 @@ struct SwiGlu {
     }
 };
 
-#define SWIGLU(name, format, terms, slots, rows)                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Params params) { \
-        fp4_block<format, terms, slots, SwiGlu<rows>>(params);                                            \
+#define SWIGLU(name, format, terms, slots, rows)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
+        fp4_block<format, terms, slots, SwiGlu<rows>>(launch.parts[blockIdx.z]);                           \
     }
 
 SWIGLU(fp4_swiglu_nvfp4_8, Nvfp4, 1, 8, Nvfp4Rows<1>)

@@ -6,7 +6,7 @@
 // Traffic: 1.125 I K bytes (MXFP4 1.0625) for each tile of slots of an expert; 0.5625 T (rows K + S I) of rows.
 // Work:    4 S T I K FLOP in FP4, f32 sums.
 // Floor:   one row of 8 experts, 7168 -> 2 * 2048: 132 MB -> 18 us at 7.2 TB/s (B200).
-// Grid:    (tiles of slots, panels of 64 units or pairs of them), 6 warps.
+// Grid:    (tiles of slots, panels of 64 units or pairs of them, parts), 6 warps.
 
 #include "fp4_tcgen05.cuh"
 #include "fp4_units.cuh"
@@ -33,9 +33,9 @@ struct SwiGlu {
     }
 };
 
-#define SWIGLU(name, format, terms, slots, rows)                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Params params) { \
-        fp4_block<format, terms, slots, SwiGlu<rows>>(params);                                            \
+#define SWIGLU(name, format, terms, slots, rows)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
+        fp4_block<format, terms, slots, SwiGlu<rows>>(launch.parts[blockIdx.z]);                           \
     }
 
 SWIGLU(tcgen05_swiglu_nvfp4_8, Nvfp4, 1, 8, Nvfp4Rows<1>)

@@ -150,7 +150,7 @@ __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
     begin_kernel();
     const int thread = static_cast<int>(threadIdx.x), panel = static_cast<int>(blockIdx.y);
     SlotTile tile;
-    if (!slot_tile(params, static_cast<int>(blockIdx.x), SLOTS, tile)) {
+    if (panel >= params.weight.num_panels || !slot_tile(params, static_cast<int>(blockIdx.x), SLOTS, tile)) {
         return;
     }
     if (thread < tile.count) {
@@ -164,6 +164,8 @@ __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
             create_barrier(&shared.filled[stage], 1);
             create_barrier(&shared.emptied[stage], WARPS);
         }
+        // Copies report to them.
+        publish_stores();
     }
     // Columns beside the last slot are multiplied with its eight.
     const int missing = (8 - tile.count % 8) % 8;

@@ -42,6 +42,11 @@ struct Fp4Params {
     RowTerms y_terms;      // of the rows of x
 };
 
+// One product, or two of one form that do not depend on each other: blockIdx.z says which.
+struct Fp4Launch {
+    Fp4Params parts[2];
+};
+
 // Steps of 64 inputs whose scales are in one word.
 struct Nvfp4 {
     static constexpr int SCALE_STEPS = 1;

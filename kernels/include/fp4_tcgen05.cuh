@@ -145,7 +145,7 @@ __device__ __forceinline__ void fp4_block(const Fp4Params& params) {
     const int thread = static_cast<int>(threadIdx.x), warp = thread / WARP;
     const int panel = static_cast<int>(blockIdx.y) * Shared::PANELS, panels = min(Shared::PANELS, params.weight.num_panels - panel);
     SlotTile tile;
-    if (!slot_tile(params, static_cast<int>(blockIdx.x), SLOTS, tile)) {
+    if (panels <= 0 || !slot_tile(params, static_cast<int>(blockIdx.x), SLOTS, tile)) {
         return;
     }
     if (warp == 5) {

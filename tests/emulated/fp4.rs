@@ -92,7 +92,7 @@ fn rows_have_the_hosts_bytes() {
                 let x = Rows { address: device.store("x", rows).unwrap().address, stride: columns };
                 let bytes = count * fp4_rows::row_bytes(columns, form.num_terms());
                 let to = device.allocate("rows", bytes).unwrap().address;
-                fp4_rows::launch(device, form.into(), count, columns, x, to).unwrap();
+                fp4_rows::launch(device, &[form.into()], count, columns, x, &[to]).unwrap();
                 device.read::<u8>(to, bytes).unwrap()
             };
             let expected: Vec<u8> = rows.chunks(columns).flat_map(|row| expected_row(form, row)).collect();
@@ -214,7 +214,7 @@ fn check_experts_on(
         let down = packer.pack_panels(&mut device, "experts", &down, None).unwrap();
         let x = Rows { address: device.store("x", &x).unwrap().address, stride: hidden };
         let to = device.allocate("rows", rows * fp4_rows::row_bytes(hidden, form.num_terms())).unwrap();
-        let x = fp4_rows::launch(&mut device, form.into(), rows, hidden, x, to.address).unwrap();
+        let x = fp4_rows::launch(&mut device, &[form.into()], rows, hidden, x, &[to.address]).unwrap()[0];
         for tile_rows in [fp4::tile_rows(form, 1), fp4::tile_rows(form, 1000)] {
             let name = format!("{form:?} {sizes:?} {name} {tile_rows}");
             let (slots, chosen) = (chosen.len(), device.store("chosen", &chosen).unwrap().address);
@@ -233,10 +233,11 @@ fn check_experts_on(
             let y = device.allocate("y", 4 * slots * hidden).unwrap().address;
             let y = Rows { address: y, stride: hidden };
             let (of_x, of_inner) = (Slots::Routed(&list, top_k), Slots::RoutedBefore(&list, 1));
-            let part = Part { matrix: &gate_up, slots: of_x, tile_rows, x, form, y: middle };
-            fp4_swiglu::launch(&mut device, &part, form.into()).unwrap();
-            let part = Part { matrix: &down, slots: of_inner, tile_rows, x: middle, form, y };
-            fp4_linear::launch(&mut device, &part).unwrap();
+            let y_form = Some(form.into());
+            let part = Part { matrix: &gate_up, slots: of_x, tile_rows, x, form, y: middle, y_form };
+            fp4_swiglu::launch(&mut device, &[part]).unwrap();
+            let part = Part { matrix: &down, slots: of_inner, tile_rows, x: middle, form, y, y_form: None };
+            fp4_linear::launch(&mut device, &[part]).unwrap();
             let bytes = device.read::<u8>(middle.address, slots * stride).unwrap();
             let out: Vec<f32> = device.read(y.address, slots * hidden).unwrap();
             // Rows between the products are rounded as the host rounds them, but for values that lie at an edge.

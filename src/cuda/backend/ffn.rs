@@ -228,6 +228,7 @@ impl<D: Driver> CudaBackend<D> {
     /// The two products of experts, in two launches if all of them have one format and are on tensor cores; with many rows,
     /// if they have one variant too.
     pub(super) fn swiglu(&mut self, all: &[Ffn<'_>]) -> Result<(), OpError> {
+        self.swiglu_in_fp4(all)?;
         let stream = &mut self.stream;
         let mut launches: Vec<([&tiled::Variant; 2], Vec<tiled::Part<'_>>, Vec<tiled::Part<'_>>)> =
             Vec::new();
@@ -242,43 +243,7 @@ impl<D: Driver> CudaBackend<D> {
                     experts::launch_up(stream, weights, slots, top_k, x, inner)?;
                     experts::launch_down(stream, weights, slots, inner, out)?;
                 }
-                SwigluMatrices::Panels { gate_up, down, forms } => {
-                    // Rows in 4-bit floats lie where the second product's will, which it reads no more.
-                    let [input, inner_form] = forms.map(|forms| LaunchForm::of(forms, ffn.kind));
-                    let num_slots = match ffn.slots {
-                        Slots::Rows(rows) => rows,
-                        Slots::Routed(_, num_slots, _) => num_slots,
-                    };
-                    let rows = ffn.slots.num_rows();
-                    let x = tiled::Rows { address: x, stride: gate_up.in_features };
-                    let x = fp4_rows::launch(stream, input, rows, gate_up.in_features, x, out)?;
-                    let (up, second, tile_rows) = match ffn.slots {
-                        Slots::Rows(rows) => {
-                            let slots = tiled::Slots::Rows(rows, 0);
-                            (slots, slots, fp4::tile_rows(input.form, num_slots))
-                        }
-                        Slots::Routed(list, _, top_k) => (
-                            tiled::Slots::Routed(list, top_k),
-                            tiled::Slots::RoutedBefore(list, 1),
-                            list.tile_rows,
-                        ),
-                    };
-                    let stride = fp4_rows::row_bytes(gate_up.out_features, inner_form.form.num_terms());
-                    let inner = tiled::Rows { address: inner, stride };
-                    let y = tiled::Rows { address: out, stride: down.out_features };
-                    let first =
-                        fp4::Part { matrix: gate_up, slots: up, tile_rows, x, form: input.form, y: inner };
-                    fp4_swiglu::launch(stream, &first, inner_form)?;
-                    let part = fp4::Part {
-                        matrix: down,
-                        slots: second,
-                        tile_rows,
-                        x: inner,
-                        form: inner_form.form,
-                        y,
-                    };
-                    fp4_linear::launch(stream, &part)?;
-                }
+                SwigluMatrices::Panels { .. } => {}
                 SwigluMatrices::Tiles { gate_up, down } => {
                     let (up, second, chosen) = match ffn.slots {
                         Slots::Rows(rows) => {
@@ -323,4 +288,67 @@ impl<D: Driver> CudaBackend<D> {
         }
         Ok(())
     }
+
+    /// The two products of experts whose rows are in 4-bit floats, in three launches if all of them are alike.
+    fn swiglu_in_fp4(&mut self, all: &[Ffn<'_>]) -> Result<(), OpError> {
+        let stream = &mut self.stream;
+        let (mut firsts, mut seconds): (Vec<fp4::Part<'_>>, Vec<fp4::Part<'_>>) = (Vec::new(), Vec::new());
+        let mut rows: Vec<FormedRows> = Vec::new();
+        for ffn in all {
+            let SwigluMatrices::Panels { gate_up, down, forms } = &ffn.weights.weights else { continue };
+            let [input, inner_form] = forms.map(|forms| LaunchForm::of(forms, ffn.kind));
+            let (first, second, tile_rows) = match ffn.slots {
+                Slots::Rows(rows) => {
+                    // Of few rows in the blocks of the routed experts: a launch less counts more than their time.
+                    let joined =
+                        firsts.first().map(|routed| routed.tile_rows).filter(|_| rows <= JOINED_ROWS);
+                    let tile_rows = joined.unwrap_or_else(|| fp4::tile_rows(input.form, rows));
+                    (tiled::Slots::Rows(rows, 0), tiled::Slots::Rows(rows, 0), tile_rows)
+                }
+                // Between the router and the second product are rows and the first one.
+                Slots::Routed(list, _, top_k) => {
+                    (tiled::Slots::Routed(list, top_k), tiled::Slots::RoutedBefore(list, 1), list.tile_rows)
+                }
+            };
+            let stride = fp4_rows::row_bytes(gate_up.out_features, inner_form.form.num_terms());
+            let inner = tiled::Rows { address: ffn.inner, stride };
+            let y = tiled::Rows { address: ffn.out, stride: down.out_features };
+            // Set when the rows are written.
+            let x = y;
+            let part = |matrix, slots, x, form: LaunchForm, y, y_form| fp4::Part {
+                matrix,
+                slots,
+                tile_rows,
+                x,
+                form: form.form,
+                y,
+                y_form,
+            };
+            firsts.push(part(gate_up, first, x, input, inner, Some(inner_form)));
+            seconds.push(part(down, second, inner, inner_form, y, None));
+            // Rows of the first product lie where those of the second will, which reads them no more.
+            let x = tiled::Rows { address: ffn.x[0], stride: gate_up.in_features };
+            rows.push(FormedRows { form: input, count: ffn.slots.num_rows(), x, to: ffn.out });
+        }
+        let together = matches!(&firsts[..], [first, second] if first.is_like(second));
+        for (rows, firsts) in match together {
+            true => vec![(&rows[..], &mut firsts[..])],
+            false => rows.chunks(1).zip(firsts.chunks_mut(1)).collect(),
+        } {
+            let Some(one) = rows.first() else { continue };
+            let (forms, to): (Vec<_>, Vec<_>) = rows.iter().map(|rows| (rows.form, rows.to)).unzip();
+            let places = fp4_rows::launch(stream, &forms, one.count, one.x.stride, one.x, &to)?;
+            firsts.iter_mut().zip(places).for_each(|(part, place)| part.x = place);
+        }
+        fp4_swiglu::launch(stream, &firsts)?;
+        fp4_linear::launch(stream, &seconds)
+    }
+}
+
+/// Rows in front of a first product, and where they go.
+struct FormedRows {
+    form: LaunchForm,
+    count: usize,
+    x: tiled::Rows,
+    to: u64,
 }

@@ -226,63 +226,87 @@ pub struct Part<'a> {
     pub x: Rows,
     /// Their form.
     pub form: ActivationForm,
-    /// By slot: values, or with a form bytes.
+    /// By slot: values in f32, or with `y_form` bytes.
     pub y: Rows,
+    /// Form of the rows of y, of the kind and the terms of x's: of the first product.
+    pub y_form: Option<LaunchForm>,
 }
 
-/// Enqueues a product by the function of its form. `y_form`: what rows of y are written in, 4-bit floats of so many values.
+impl Part<'_> {
+    /// Whether both are products of one function.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.form.num_terms() == other.form.num_terms()
+            && self.matrix.format == other.matrix.format
+            && self.tile_rows == other.tile_rows
+    }
+
+    /// Parameters, and tiles of slots.
+    fn params(&self) -> Result<(Params, usize), OpError> {
+        let (num_tiles, tiles, list, slots_per_row, num_slots, blocks) = match self.slots {
+            Slots::Rows(count, _) => (0, 0, 0, 1, count, count.div_ceil(self.tile_rows)),
+            Slots::Routed(list, per_row) | Slots::RoutedBefore(list, per_row) => {
+                expect("moe", &[self.tile_rows], &[list.tile_rows])?;
+                (list.num_tiles, list.tiles, list.slots, per_row, 0, list.max_tiles)
+            }
+        };
+        let params = Params {
+            weight: self.matrix.weight,
+            x: self.x.address,
+            y: self.y.address,
+            num_tiles,
+            tiles,
+            slots: list,
+            x_stride: self.x.stride as i64,
+            y_stride: self.y.stride as i64,
+            slots_per_row: slots_per_row as i32,
+            num_slots: num_slots as i32,
+            y_stages: self.matrix.out_features.div_ceil(STAGE) as i32,
+            padding: 0,
+            x_scales: Scales::of(self.form),
+            y_scales: self.y_form.map_or_else(Scales::zeroed, |y| Scales::of(y.form)),
+            y_terms: self.y_form.as_ref().map_or_else(RowTerms::zeroed, RowTerms::of),
+        };
+        Ok((params, blocks))
+    }
+}
+
+/// Enqueues products by the function of their form: one, or two that are alike, in one launch.
 pub(super) fn launch<D: Driver>(
     stream: &mut Stream<D>,
     functions: &Functions,
-    part: &Part<'_>,
-    outputs_per_panel: usize,
-    y_form: Option<LaunchForm>,
+    parts: &[Part<'_>],
 ) -> Result<(), OpError> {
-    let (matrix, form) = (part.matrix, part.form);
-    let (num_tiles, tiles, list, slots_per_row, num_slots, blocks) = match part.slots {
-        Slots::Rows(count, _) => (0, 0, 0, 1, count, count.div_ceil(part.tile_rows)),
-        Slots::Routed(list, per_row) | Slots::RoutedBefore(list, per_row) => {
-            expect("moe", &[part.tile_rows], &[list.tile_rows])?;
-            (list.num_tiles, list.tiles, list.slots, per_row, 0, list.max_tiles)
-        }
-    };
-    let terms = form.num_terms();
-    let is_few = part.tile_rows == FEW;
-    expect("moe", &[if is_few { FEW } else { many(terms) }], &[part.tile_rows])?;
+    if let [first, second] = parts
+        && !first.is_like(second)
+    {
+        launch(stream, functions, &[*first])?;
+        return launch(stream, functions, &[*second]);
+    }
+    let Some(first) = parts.first() else { return Ok(()) };
+    let (form, slots, terms) = (first.form, first.tile_rows, first.form.num_terms());
+    let is_few = slots == FEW;
+    expect("moe", &[if is_few { FEW } else { many(terms) }], &[slots])?;
     let of_form = match form {
         ActivationForm::Nvfp4 { .. } => terms - 1,
         ActivationForm::Mxfp4 => MAX_TERMS,
     };
-    let params = Params {
-        weight: matrix.weight,
-        x: part.x.address,
-        y: part.y.address,
-        num_tiles,
-        tiles,
-        slots: list,
-        x_stride: part.x.stride as i64,
-        y_stride: part.y.stride as i64,
-        slots_per_row: slots_per_row as i32,
-        num_slots: num_slots as i32,
-        y_stages: matrix.out_features.div_ceil(STAGE) as i32,
-        padding: 0,
-        x_scales: Scales::of(form),
-        y_scales: y_form.map_or_else(Scales::zeroed, |y| Scales::of(y.form)),
-        y_terms: y_form.as_ref().map_or_else(RowTerms::zeroed, RowTerms::of),
-    };
-    let panels = matrix.out_features.div_ceil(outputs_per_panel);
-    let (slots, cores) = (part.tile_rows, Cores::of(stream.arch()));
+    let cores = Cores::of(stream.arch());
     let names = match cores {
         Cores::Mma => functions.mma,
         Cores::Tcgen05 => functions.tcgen05,
     };
+    let (mut params, mut grid) = ([Params::zeroed(); 2], [0, 0, parts.len() as u32]);
+    for (part, params) in parts.iter().zip(&mut params) {
+        let blocks;
+        (*params, blocks) = part.params()?;
+        let panels = part.matrix.weight.num_panels as usize;
+        grid[0] = grid[0].max(blocks as u32);
+        grid[1] = grid[1].max(panels.div_ceil(cores.panels(slots)) as u32);
+    }
     let shape = LaunchShape {
-        grid: [blocks as u32, panels.div_ceil(cores.panels(slots)) as u32, 1],
+        grid,
         threads: cores.threads(),
-        shared_bytes: cores.shared_bytes(matrix.format, terms * slots, slots) as u32,
+        shared_bytes: cores.shared_bytes(first.matrix.format, terms * slots, slots) as u32,
     };
     stream.launch(names[2 * of_form + usize::from(!is_few)], shape, &params)
 }
-
-/// Outputs of a panel of pairs.
-pub(super) const PAIR_OUTPUTS: usize = PANEL_ROWS / 2;

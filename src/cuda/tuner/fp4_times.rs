@@ -38,7 +38,8 @@ pub(super) fn times<D: Driver>(
         let (columns, units) = (problem.op.in_features, problem.op.out_features);
         let num_rows = workload.num_slots.div_ceil(problem.slots_per_row());
         let codes = stream.allocate(WHAT, num_rows * fp4_rows::row_bytes(columns, terms))?;
-        let x = fp4_rows::launch(stream, form.into(), num_rows, columns, problem.x_exact(), codes.address)?;
+        let rows = problem.x_exact();
+        let x = fp4_rows::launch(stream, &[form.into()], num_rows, columns, rows, &[codes.address])?[0];
         let stride = fp4_rows::row_bytes(units, terms);
         let inner = stream.allocate(WHAT, workload.num_slots * stride)?;
         let mut tiles = vec![fp4::tile_rows(form, 1), fp4::tile_rows(form, usize::MAX)];
@@ -50,12 +51,13 @@ pub(super) fn times<D: Driver>(
             stream.driver().begin_capture()?;
             let mut recorded = Ok(());
             for matrix in &problem.panels {
-                let part = |y| fp4::Part { matrix, slots, tile_rows: *tile_rows, x, form, y };
+                let tile_rows = *tile_rows;
+                let part = |y, y_form| fp4::Part { matrix, slots, tile_rows, x, form, y, y_form };
                 recorded = recorded.and_then(|()| match problem.op.product {
-                    Product::Linear => fp4_linear::launch(stream, &part(out)),
+                    Product::Linear => fp4_linear::launch(stream, &[part(out, None)]),
                     Product::Swiglu => {
                         let y = Rows { address: inner.address, stride };
-                        fp4_swiglu::launch(stream, &part(y), form.into())
+                        fp4_swiglu::launch(stream, &[part(y, Some(form.into()))])
                     }
                 });
             }
