@@ -10,6 +10,7 @@
 
 #include "fp4_mma.cuh"
 
+template <typename, int>
 struct Linear {
     template <int SLOTS>
     static __device__ __forceinline__ void run(
@@ -30,16 +31,4 @@ struct Linear {
     }
 };
 
-#define LINEAR(name, format, terms, slots)                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
-        fp4_block<format, terms, slots, Linear>(launch.parts[blockIdx.z]);                                 \
-    }
-
-LINEAR(fp4_linear_nvfp4_8, Nvfp4, 1, 8)
-LINEAR(fp4_linear_nvfp4_128, Nvfp4, 1, 128)
-LINEAR(fp4_linear_nvfp4x2_8, Nvfp4, 2, 8)
-LINEAR(fp4_linear_nvfp4x2_64, Nvfp4, 2, 64)
-LINEAR(fp4_linear_nvfp4x3_8, Nvfp4, 3, 8)
-LINEAR(fp4_linear_nvfp4x3_32, Nvfp4, 3, 32)
-LINEAR(fp4_linear_mxfp4_8, Mxfp4, 1, 8)
-LINEAR(fp4_linear_mxfp4_128, Mxfp4, 1, 128)
+FP4_FUNCTIONS(fp4_linear, Linear)

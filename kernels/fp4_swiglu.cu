@@ -11,7 +11,7 @@
 #include "fp4_mma.cuh"
 #include "fp4_units.cuh"
 
-template <typename Rows>
+template <typename Format, int TERMS>
 struct SwiGlu {
     // Units of all slots meet in shared memory, where the stages were, so that a thread has the values of one scale.
     template <int SLOTS>
@@ -34,20 +34,8 @@ struct SwiGlu {
             }
         }
         meet<WARPS * WARP>(1);
-        write_units<Rows>(params, values, slots, panel, count, thread, WARPS * WARP);
+        write_units<RowsOf<Format, TERMS>>(params, values, slots, panel, count, thread, WARPS * WARP);
     }
 };
 
-#define SWIGLU(name, format, terms, slots, rows)                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
-        fp4_block<format, terms, slots, SwiGlu<rows>>(launch.parts[blockIdx.z]);                           \
-    }
-
-SWIGLU(fp4_swiglu_nvfp4_8, Nvfp4, 1, 8, Nvfp4Rows<1>)
-SWIGLU(fp4_swiglu_nvfp4_128, Nvfp4, 1, 128, Nvfp4Rows<1>)
-SWIGLU(fp4_swiglu_nvfp4x2_8, Nvfp4, 2, 8, Nvfp4Rows<2>)
-SWIGLU(fp4_swiglu_nvfp4x2_64, Nvfp4, 2, 64, Nvfp4Rows<2>)
-SWIGLU(fp4_swiglu_nvfp4x3_8, Nvfp4, 3, 8, Nvfp4Rows<3>)
-SWIGLU(fp4_swiglu_nvfp4x3_32, Nvfp4, 3, 32, Nvfp4Rows<3>)
-SWIGLU(fp4_swiglu_mxfp4_8, Mxfp4, 1, 8, Mxfp4Rows)
-SWIGLU(fp4_swiglu_mxfp4_128, Mxfp4, 1, 128, Mxfp4Rows)
+FP4_FUNCTIONS(fp4_swiglu, SwiGlu)

@@ -10,6 +10,7 @@
 
 #include "fp4_tcgen05.cuh"
 
+template <typename, int>
 struct Linear {
     static __device__ __forceinline__ void run(
         const Fp4Params& params, const float (&totals)[8], const u32* slots, u8*, int panel, int first, int count) {
@@ -27,16 +28,4 @@ struct Linear {
     static __device__ __forceinline__ void finish(const Fp4Params&, const u32*, u8*, int, int) {}
 };
 
-#define LINEAR(name, format, terms, slots)                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
-        fp4_block<format, terms, slots, Linear>(launch.parts[blockIdx.z]);                                 \
-    }
-
-LINEAR(tcgen05_linear_nvfp4_8, Nvfp4, 1, 8)
-LINEAR(tcgen05_linear_nvfp4_128, Nvfp4, 1, 128)
-LINEAR(tcgen05_linear_nvfp4x2_8, Nvfp4, 2, 8)
-LINEAR(tcgen05_linear_nvfp4x2_64, Nvfp4, 2, 64)
-LINEAR(tcgen05_linear_nvfp4x3_8, Nvfp4, 3, 8)
-LINEAR(tcgen05_linear_nvfp4x3_32, Nvfp4, 3, 32)
-LINEAR(tcgen05_linear_mxfp4_8, Mxfp4, 1, 8)
-LINEAR(tcgen05_linear_mxfp4_128, Mxfp4, 1, 128)
+FP4_FUNCTIONS(tcgen05_linear, Linear)

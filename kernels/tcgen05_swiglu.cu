@@ -11,7 +11,7 @@
 #include "fp4_tcgen05.cuh"
 #include "fp4_units.cuh"
 
-template <typename Rows>
+template <typename Format, int TERMS>
 struct SwiGlu {
     // Gate of a unit is eight lanes in front of up. Units of all slots meet in shared memory, where the weights were: all products are done.
     static __device__ __forceinline__ void run(
@@ -28,21 +28,9 @@ struct SwiGlu {
     }
     static __device__ __forceinline__ void finish(const Fp4Params& params, const u32* slots, u8* memory, int panel, int count) {
         meet<READERS>(1);
-        write_units<Rows>(
+        write_units<RowsOf<Format, TERMS>>(
             params, reinterpret_cast<const float*>(memory), slots, panel, count, static_cast<int>(threadIdx.x), READERS);
     }
 };
 
-#define SWIGLU(name, format, terms, slots, rows)                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
-        fp4_block<format, terms, slots, SwiGlu<rows>>(launch.parts[blockIdx.z]);                           \
-    }
-
-SWIGLU(tcgen05_swiglu_nvfp4_8, Nvfp4, 1, 8, Nvfp4Rows<1>)
-SWIGLU(tcgen05_swiglu_nvfp4_128, Nvfp4, 1, 128, Nvfp4Rows<1>)
-SWIGLU(tcgen05_swiglu_nvfp4x2_8, Nvfp4, 2, 8, Nvfp4Rows<2>)
-SWIGLU(tcgen05_swiglu_nvfp4x2_64, Nvfp4, 2, 64, Nvfp4Rows<2>)
-SWIGLU(tcgen05_swiglu_nvfp4x3_8, Nvfp4, 3, 8, Nvfp4Rows<3>)
-SWIGLU(tcgen05_swiglu_nvfp4x3_32, Nvfp4, 3, 32, Nvfp4Rows<3>)
-SWIGLU(tcgen05_swiglu_mxfp4_8, Mxfp4, 1, 8, Mxfp4Rows)
-SWIGLU(tcgen05_swiglu_mxfp4_128, Mxfp4, 1, 128, Mxfp4Rows)
+FP4_FUNCTIONS(tcgen05_swiglu, SwiGlu)

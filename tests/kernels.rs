@@ -338,6 +338,24 @@ fn text(output: &Output) -> String {
     (String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr)).into_owned()
 }
 
+/// Of kernels that no architecture has whose tests look at all of them.
+#[test]
+fn kernels_of_few_chips_begin_as_all_others_do() {
+    let Some(compilations) = emulated::compilations() else { return };
+    let few = |kernel: &&&Kernel| {
+        ![Arch::Sm80, Arch::Sm90a, Arch::Sm120a].iter().any(|arch| kernel.archs.contains(arch))
+    };
+    let mut seen = 0;
+    for kernel in kernels::ALL.iter().filter(few) {
+        let ptx = compilations.ptx(&Program::new(kernel, kernel.archs[0]).unwrap()).unwrap();
+        for function in kernel.functions {
+            check_beginning(function, kernel.archs[0], &ptx);
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "no kernel is of few chips: this test is of no use");
+}
+
 #[test]
 fn a_build_for_sm_100a_fills_the_directory_and_then_finds_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -55,6 +55,21 @@ struct Mxfp4 {
     static constexpr int SCALE_STEPS = 2;
 };
 
+// The functions of a product: of each form of rows, for few slots of a block and for many. `Write<Format, TERMS>` gets the sums.
+#define FP4_FUNCTION(name, format, terms, slots, Write)                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Fp4Launch launch) { \
+        fp4_block<format, terms, slots, Write<format, terms>>(launch.parts[blockIdx.z]);                   \
+    }
+#define FP4_FUNCTIONS(kernel, Write)                            \
+    FP4_FUNCTION(kernel##_nvfp4_8, Nvfp4, 1, 8, Write)          \
+    FP4_FUNCTION(kernel##_nvfp4_128, Nvfp4, 1, 128, Write)      \
+    FP4_FUNCTION(kernel##_nvfp4x2_8, Nvfp4, 2, 8, Write)        \
+    FP4_FUNCTION(kernel##_nvfp4x2_64, Nvfp4, 2, 64, Write)      \
+    FP4_FUNCTION(kernel##_nvfp4x3_8, Nvfp4, 3, 8, Write)        \
+    FP4_FUNCTION(kernel##_nvfp4x3_32, Nvfp4, 3, 32, Write)      \
+    FP4_FUNCTION(kernel##_mxfp4_8, Mxfp4, 1, 8, Write)          \
+    FP4_FUNCTION(kernel##_mxfp4_128, Mxfp4, 1, 128, Write)
+
 // Bytes of a panel's stage.
 template <typename Format>
 constexpr int WEIGHT_BYTES = PANEL_CODES + STEPS / Format::SCALE_STEPS * SCALE_BLOCK;

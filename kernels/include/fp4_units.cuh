@@ -3,6 +3,18 @@
 #include "fp4_encode.cuh"
 #include "fp4_panel.cuh"
 
+// Rows in the form of a function.
+template <typename Format, int TERMS>
+struct FormOf {
+    using Rows = Nvfp4Rows<TERMS>;
+};
+template <>
+struct FormOf<Mxfp4, 1> {
+    using Rows = Mxfp4Rows;
+};
+template <typename Format, int TERMS>
+using RowsOf = typename FormOf<Format, TERMS>::Rows;
+
 constexpr int UNITS = PANEL_ROWS / 2;
 // Values of a slot in shared memory, and one for the banks.
 constexpr int UNITS_PITCH = UNITS + 1;

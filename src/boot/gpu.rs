@@ -100,9 +100,9 @@ pub enum GpuError {
         form: &'static str,
         /// Name of the device.
         gpu: String,
-        /// Its compute capability.
+        /// Major number of its compute capability.
         major: u32,
-        /// The same.
+        /// Minor number of it.
         minor: u32,
     },
     /// A device does not reach another one's memory.

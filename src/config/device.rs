@@ -32,7 +32,7 @@ pub struct DeviceConfig {
     /// of nvfp4 for MXFP4 weights. GPUs of Blackwell multiply them as they are, which no such GPU has measured yet; others refuse them. On
     /// the CPU and the reference backend they are slower than bf16: to see what another machine will answer.
     pub activations: ActivationsChoice,
-    /// The same of prompts of scheduler.expand_min_prompt_tokens and more, where activations is nvfp4, nvfp4x2 or nvfp4x3: auto = as activations, or
+    /// Rounding of prompts of scheduler.expand_min_prompt_tokens and more, where activations is nvfp4, nvfp4x2 or nvfp4x3: auto = as activations, or
     /// another of the three. Fewer: faster prompts on GPUs of Blackwell, whose tensor cores do a third of the work for nvfp4 that nvfp4x3 needs, and more noise in what
     /// is cached of them; replies are as activations says.
     pub prefill_activations: PrefillActivations,

@@ -199,7 +199,7 @@ pub struct Workspace<D: Driver> {
 }
 
 impl<D: Driver> Workspace<D> {
-    /// What the rows of the step are, for rows from `first`, a multiple of 32, on.
+    /// Which rows of the step from `first`, a multiple of 32, on are in expanded form.
     fn row_kind(&self, first: usize) -> RowKind {
         match (self.expanded.is_empty(), self.has_absorbed) {
             (true, _) => RowKind::Replies,

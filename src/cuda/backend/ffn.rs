@@ -35,7 +35,7 @@ pub(super) struct Ffn<'a> {
     pub(super) out: u64,
     /// Whether the first product is there.
     pub(super) has_inner: bool,
-    /// What the rows are.
+    /// Which of the rows are in expanded form.
     pub(super) kind: RowKind,
 }
 

@@ -1,4 +1,5 @@
-//! What `fp4_rows.rs`, `fp4_swiglu.rs`, `fp4_linear.rs` and their forms of `tcgen05` share: parameters, and the functions of a form of rows.
+//! Parameters and functions of the products in 4-bit floats: shared by `fp4_rows.rs`, `fp4_swiglu.rs`, `fp4_linear.rs` and the twins of
+//! `tcgen05`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -10,8 +11,9 @@ use perigee_ops::{OpError, RowForms, expect};
 
 /// Architectures whose tensor cores take rows in 4-bit floats.
 pub(super) const ARCHS: &[Arch] = &[Arch::Sm100a, Arch::Sm103a, Arch::Sm120a];
-/// Those that multiply them by `mma.sync`, and by `tcgen05.mma`.
+/// Architectures that multiply such rows by `mma.sync`.
 pub(super) const MMA_ARCHS: &[Arch] = &[Arch::Sm120a];
+/// Architectures that multiply such rows by `tcgen05.mma`.
 pub(super) const TCGEN05_ARCHS: &[Arch] = &[Arch::Sm100a, Arch::Sm103a];
 /// Slots of a block of few rows.
 const FEW: usize = 8;
@@ -92,7 +94,7 @@ impl From<ActivationForm> for LaunchForm {
     }
 }
 
-/// What the rows of a step are.
+/// Which rows of a step are in expanded form, as those of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowKind {
     /// None is in expanded form.
