@@ -41,8 +41,8 @@
 // splits. So what goes through memory is a quarter, and a row of up to 512 keys has one item.
 
 #include "cached_row.cuh"
-#include "cluster.cuh"
 #include "mla.cuh"
+#include "mla_items.cuh"
 #include "mla_queries.cuh"
 #include "mma.cuh"
 #include "wgmma.cuh"
@@ -50,9 +50,6 @@
 constexpr int THREADS = 4 * WARPGROUP;
 constexpr int HEADS = 64;
 constexpr int KEYS = 64;
-constexpr int LATENT = 512;
-constexpr int ROPE = 64;
-constexpr int WIDTH = LATENT + ROPE;
 // Columns of a warpgroup that adds values.
 constexpr int HALF = LATENT / 2;
 // Panels of 64 columns of 64 queries or keys; the last one is the rope key, and then the probabilities.
@@ -60,17 +57,8 @@ constexpr int PANELS = WIDTH / PANEL;
 constexpr int ROPE_PANEL = LATENT / PANEL;
 // Registers of a thread that adds values; with those of the two other roles, `Rows`, 512 in a lane of four warpgroups.
 constexpr int VALUE_REGISTERS = 160;
-// Blocks of a cluster: each has one of the splits of an item.
-constexpr int BLOCKS = 4;
-// Heads of a block whose sums it merges, and chunks of 8 values of a head.
+// Heads of a block whose sums it merges.
 constexpr int MERGED_HEADS = HEADS / BLOCKS;
-constexpr int CHUNKS = LATENT / 8;
-// Sums of a split of codes, whose weights are up to 1, are divided by 2 to this, and those of an item of any rows by the number of its
-// splits: so they are in the range of f16.
-constexpr int CODES_EXPONENT = SPLIT <= 512 ? 2 : 3;
-static_assert((SPLIT * 448 >> CODES_EXPONENT) < 65504);
-constexpr int MERGED_EXPONENT = 2;
-static_assert(BLOCKS == 1 << MERGED_EXPONENT);
 // Numbers of named barriers.
 constexpr int SCORE_GROUP = 1, VALUE_GROUPS = 2;
 
@@ -99,111 +87,8 @@ struct Turn {
     __device__ __forceinline__ u32 parity() const { return count >> 1 & 1; }
 };
 
-// Keys of a split of a row with so many. Of the shortest rows, which are one item, all blocks have some.
-__device__ __forceinline__ int keys_of_split(int row_keys) { return row_keys <= BLOCKS * KEYS ? KEYS : split_of(row_keys, BLOCKS); }
-
-__device__ __forceinline__ int rank_of_block() { return blockIdx.x % BLOCKS; }
-
-// Items of the rows of a group with the same keys, as one block of a cluster has them: the keys of their split.
-struct Item {
-    u32 place;      // of the first row's in the pass; those of the others are behind it
-    int index;      // of the first row in the pass
-    int rows;       // of the group: with their heads at most those of a block
-    int row_keys;   // of the last row; each row before it has one key less
-    u32 table;      // of the sequence
-    int first_key;  // of the split, of what is left of it
-    int num_keys;   // not positive: the last row has ended before it
-    __device__ __forceinline__ int tiles() const { return max(num_keys + KEYS - 1, 0) / KEYS; }
-    // First key of the item.
-    __device__ __forceinline__ int begin() const { return first_key & ~(BLOCKS * keys_of_split(row_keys) - 1); }
-    __device__ __forceinline__ void begin_at(int key) {
-        const int split = keys_of_split(row_keys);
-        first_key = key + rank_of_block() * split;
-        num_keys = min(row_keys - first_key, split);
-    }
-};
-
-// Takes the group of the row `index` of the pass.
-__device__ __forceinline__ void take_group(const MlaDecodeParams& params, Item& item, int index) {
-    const RowEntry entry = rows_of(params.pass)[index];
-    item.index = index;
-    item.rows = static_cast<int>(entry.group_rows());
-    item.table = entry.table;
-    item.row_keys = static_cast<int>(entry.num_keys) + item.rows - 1;
-}
-
-// From an item to the next one of the pass: of the same group, or of the next one with keys. False: its place is not before `end`.
-__device__ __forceinline__ bool go_on(const MlaDecodeParams& params, Item& item, u32 end) {
-    item.place += item.rows;
-    if (item.place >= end) {
-        return false;
-    }
-    int next = item.begin() + BLOCKS * keys_of_split(item.row_keys);
-    if (next >= item.row_keys) {
-        int index = item.index + item.rows;
-        while (rows_of(params.pass)[index].num_keys == 0) {
-            ++index;
-        }
-        take_group(params, item, index);
-        next = 0;
-    }
-    item.begin_at(next);
-    return true;
-}
-
-// The first item whose place is this one or behind it; there is none if its place is not before `end`.
-__device__ __forceinline__ Item item_from(const MlaDecodeParams& params, u32 place, u32 end) {
-    Item item = {};
-    item.place = end;
-    if (place < end) {
-        const int index = row_of_item(params.pass, place);
-        const RowEntry entry = rows_of(params.pass)[index];
-        take_group(params, item, index - static_cast<int>(entry.place_in_group()));
-        const u32 first = entry.first_item - entry.place_in_group(), number = (place - first + item.rows - 1) / item.rows;
-        item.place = first + number * item.rows;
-        const int begin = static_cast<int>(number) * BLOCKS * keys_of_split(item.row_keys);
-        item.begin_at(begin);
-        if (begin >= item.row_keys && item.place < end) {
-            // Behind the last item of the group.
-            item.place -= item.rows;
-            item.begin_at(begin - BLOCKS * keys_of_split(item.row_keys));
-            go_on(params, item, end);
-        }
-    }
-    return item;
-}
-
-// The tiles of this block in a number of items, one after another.
-struct Walk {
-    Item left;  // of the current item, from the current tile on
-    u32 end;    // no place of them
-    // Goes to the first tile from here on; whether there is one.
-    __device__ __forceinline__ bool begin(const MlaDecodeParams& params) {
-        while (left.num_keys <= 0) {
-            if (!::go_on(params, left, end)) {
-                return false;
-            }
-        }
-        return true;
-    }
-    // Whether there is another tile.
-    __device__ __forceinline__ bool go_on(const MlaDecodeParams& params) {
-        left.num_keys -= KEYS;
-        if (left.num_keys > 0) {
-            left.first_key += KEYS;
-            return true;
-        }
-        return begin(params);
-    }
-};
-
-// 1 / x of a power of two from 2^-126 to 2^126.
-__device__ __forceinline__ float inverse_of_power(float x) { return __uint_as_float((254u << 23) - __float_as_uint(x)); }
-
-// Of the places of a cluster's items the first: an equal share, one after another.
-__device__ __forceinline__ u32 share_of(const MlaDecodeParams& params, u32 cluster) {
-    return static_cast<u32>(static_cast<u64>(params.pass->num_items) * cluster / (gridDim.x / BLOCKS));
-}
+using Item = ItemOf<KEYS>;
+using Walk = WalkOf<KEYS>;
 
 // Eight codes in order to eight f16, exactly; 16 bytes at an address of shared memory.
 __device__ __forceinline__ void store_codes(u32 to, u32 low, u32 high) {
@@ -352,18 +237,6 @@ struct RowsBf16 {
     }
 };
 
-// The row of a group and the head that a row of the tiles of queries and sums has. `row` is beyond the group's where there is none.
-struct HeadOfRow {
-    int row;
-    int head;
-};
-
-__device__ __forceinline__ HeadOfRow head_of(const MlaDecodeParams& params, int rows, int first_head, int at) {
-    // More than one row have all heads in one block.
-    const int row = rows > 1 ? at / params.num_heads : 0, head = first_head + at - row * params.num_heads;
-    return {head < params.num_heads ? row : rows, head};
-}
-
 // Queries of 64 heads of a row, or of several rows of fewer. For keys in f16 those of a head are divided by a power of two that brings the largest to 2^14
 // and above; the scores are multiplied by it. Rope keys and their queries are bf16 in any case. Those that ranks have given one another
 // come in f32. By one warpgroup.
@@ -500,16 +373,7 @@ __device__ __forceinline__ void score(
             factors[0] = params.scale * LOG2_E * shared.query_scales[row];
             factors[1] = params.scale * LOG2_E * shared.query_scales[row + 8];
         }
-        // Keys of the split that the rows of both heads have.
-        int own_keys[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            own_keys[r] = item.num_keys;
-            if (item.rows > 1) {
-                const int of_group = min(head_of(params, item.rows, first_head, row + 8 * r).row, item.rows - 1);
-                own_keys[r] = min(item.row_keys - (item.rows - 1 - of_group) - item.first_key, item.num_keys);
-            }
-        }
+        const int own_keys[2] = {own_keys_of(params, item, first_head, row), own_keys_of(params, item, first_head, row + 8)};
         // In base 2; the sum is this lane's part.
         float largest[2] = {-infinity, -infinity}, total[2] = {};
         for (int tile = 0; tile < item.tiles(); ++tile, ++turn.count) {
@@ -600,7 +464,7 @@ __device__ __forceinline__ void score(
             publish_stores();
             arrive(&shared.weighed[buffer]);
         }
-    } while (go_on(params, item, end));
+    } while (item.go_on(params, end));
 }
 
 // 2^-exponent, of an exponent from -64 to 114, times which the largest of a head's sums is from 2^14 to below 2^15, or less.
@@ -659,48 +523,11 @@ __device__ __forceinline__ void merge(const MlaDecodeParams& params, Shared& sha
 #pragma unroll 1
     for (int i = 0; i < MERGED_HEADS; i += HEADS_AT_ONCE) {
         const int row = rank_of_block() * MERGED_HEADS + i + thread / CHUNKS;
-        const HeadOfRow own = head_of(params, item.rows, first_head, row);
-        // Rows before the last one may have ended before the item.
-        const int split = keys_of_split(item.row_keys), left = item.row_keys - (item.rows - 1 - own.row) - item.begin();
-        const int splits = min((left + split - 1) / split, BLOCKS);
-        if (own.row >= item.rows || left <= 0) {
-            continue;
-        }
-        // All are set, so that none waits in registers for the next item.
-        float2 statistics[BLOCKS] = {};
-        uint4 parts[BLOCKS] = {};
-        float largest = -__uint_as_float(0x7f800000u);
-#pragma unroll
-        for (int r = 0; r < BLOCKS; ++r) {
-            if (r < splits) {
-                const int buffer = buffers >> r & 1;
-                statistics[r] = float2_in_cluster(address_in_block(shared_address(&shared.of_split[buffer][row]), r));
-                const u8* at = shared.keys[buffer][chunk / 8] + panel_byte(row, chunk % 8);
-                parts[r] = uint4_in_cluster(address_in_block(shared_address(at), r));
-                largest = fmaxf(largest, statistics[r].x);
-            }
-        }
-        float total = 0.0f, sums[8] = {};
-#pragma unroll
-        for (int r = 0; r < BLOCKS; ++r) {
-            if (r < splits) {
-                const float weight = exp2_of(statistics[r].x - largest) * (1.0f / BLOCKS);
-                total = __fmaf_rn(weight, statistics[r].y, total);
-#pragma unroll
-                for (int pair = 0; pair < 4; ++pair) {
-                    const float2 values = floats_of_f16(word_of(parts[r], pair));
-                    sums[2 * pair] = __fmaf_rn(weight, values.x, sums[2 * pair]);
-                    sums[2 * pair + 1] = __fmaf_rn(weight, values.y, sums[2 * pair + 1]);
-                }
-            }
-        }
-        const i64 place = static_cast<i64>(item.place + own.row) * params.num_heads + own.head;
-        *reinterpret_cast<uint4*>(static_cast<f16*>(params.latents) + place * LATENT + 8 * chunk) = make_uint4(
-            f16_pair_of(sums[0], sums[1]), f16_pair_of(sums[2], sums[3]), f16_pair_of(sums[4], sums[5]), f16_pair_of(sums[6], sums[7]));
-        if (chunk == 0) {
-            // In base e, as the merge of items reads it.
-            reinterpret_cast<float2*>(params.statistics)[place] = make_float2((largest + MERGED_EXPONENT) / LOG2_E, total);
-        }
+        const auto buffer_of = [&](int r) { return buffers >> r & 1; };
+        merge_chunk(
+            params, item, first_head, row, chunk,
+            [&](int r) { return shared_address(shared.keys[buffer_of(r)][chunk / 8] + panel_byte(row, chunk % 8)); },
+            [&](int r) { return shared_address(&shared.of_split[buffer_of(r)][row]); });
     }
 }
 
@@ -751,12 +578,11 @@ __device__ __forceinline__ void add_values(
         if (lane < BLOCKS) {
             arrive_in_cluster(address_in_block(shared_address(&shared.given), lane));
         }
-        const int split = keys_of_split(item.row_keys), left = item.row_keys - item.begin();
 #pragma unroll
         for (int r = 0; r < BLOCKS; ++r) {
-            buffers ^= (min(max(left - r * split, 0), split) + KEYS - 1) / KEYS % 2 << r;
+            buffers ^= item.tiles_of(r) % 2 << r;
         }
-        const int splits = min((left + split - 1) / split, BLOCKS);
+        const int splits = item.splits();
         wait_for_cluster(shared_address(&shared.given), phase);
         phase ^= 1;
         merge(params, shared, item, ~buffers, first_head);
@@ -764,7 +590,7 @@ __device__ __forceinline__ void add_values(
         if (lane < splits) {
             arrive_in_cluster(address_in_block(shared_address(&shared.emptied[~buffers >> lane & 1]), lane));
         }
-    } while (go_on(params, item, end));
+    } while (item.go_on(params, end));
 }
 
 template <typename Rows>
@@ -788,7 +614,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     if (threadIdx.x == THREADS - 1) {
         fetch_ahead(params.ahead, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
     }
-    const Item item = item_from(params, share_of(params, cluster), end);
+    const Item item = Item::from(params, share_of(params, cluster), end);
     if (item.place >= end) {
         return;
     }

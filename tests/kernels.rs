@@ -205,6 +205,15 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert!(lines(" LDS.128") >= 4 * ((8 + 6 + 4) * many + 6 * some), "{} {arch}", kernel.name);
         assert!(lines(" LDGSTS.E.BYPASS.128") >= (4 + 3 + 2) * many + 3 * some, "{} {arch}", kernel.name);
     }
+    if kernel.name == kernels::fp8_mla_decode::KERNEL.name {
+        // Two groups of heads and two terms: scores of four eights of keys by four steps, values of sixteen eights of columns; rope keys of four
+        // eights, in codes or in bf16. Matrices of scores, of rope keys and of probabilities, and of values, transposed. No code is decoded.
+        assert_eq!(lines(" QMMA.16832.F32.E4M3.E4M3"), (4 * 4 + 16) * 4 * functions + 4 * 2, "{arch}");
+        assert_eq!(lines(" HMMA.16816.F32.BF16"), 4 * 2, "{arch}");
+        assert_eq!(lines(" LDSM.16.M88.4"), (4 * 2 + 2 + 4) * functions, "{arch}");
+        assert_eq!(lines(" LDSM.8.MT1616.2"), 8 * functions, "{arch}");
+        assert!(lines(" UBLKCP") >= functions && lines(" UCGABAR_WAIT") >= functions, "{arch}");
+    }
     if [kernels::fp4_linear::KERNEL.name, kernels::fp4_swiglu::KERNEL.name].contains(&kernel.name) {
         // Four steps of a stage and as many matrices of weights; of eight columns two matrices, and their scales at once. No code is
         // decoded.

@@ -9,8 +9,8 @@ use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
-    mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill,
-    wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
+    fp8_mla_decode, mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode,
+    tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -32,6 +32,8 @@ pub struct AttentionCapacity {
     pub items: usize,
     /// Tokens per block of the cache, of all ranks.
     pub block_size: usize,
+    /// How the cache stores its rows.
+    pub cache: CacheDtype,
     /// Keys of a context that are expanded at once, rounded up to a multiple of 64; more take several slabs.
     pub slab_keys: usize,
 }
@@ -126,9 +128,10 @@ pub struct Attention {
     arithmetic: Activations,
     arch: Arch,
     multiprocessors: u32,
-    /// Splits of an item, and clusters that have an item each at once where there is more than one.
+    /// Where clusters have the items.
+    clustered: Option<Clustered>,
+    /// Splits of an item.
     splits: usize,
-    clusters: u32,
     /// Most rows of a group.
     group_rows: usize,
     /// Where this rank has a part of every block.
@@ -140,6 +143,58 @@ pub struct Attention {
     passes: Vec<usize>,
     /// Rows that launches are shaped for, where passes are spread ([`Attention::lists`]); `None`: those of each pass.
     launch_rows: Option<usize>,
+}
+
+/// A kernel of items whose splits the blocks of a cluster have, one each.
+#[derive(Debug, Clone, Copy)]
+struct Clustered {
+    function: &'static str,
+    /// Clusters that have an item each at once.
+    clusters: u32,
+    /// Its launch, over passes of up to so many items and for so many clusters.
+    launch: fn(&MlaShape, usize, u32) -> LaunchShape,
+    /// Splits of an item.
+    splits: usize,
+    /// Rows of one sequence, of so many heads each, that a block takes at once.
+    group_rows: fn(usize) -> usize,
+}
+
+impl Clustered {
+    /// The one for these sizes on this device, if there is one.
+    fn find<D: Driver>(
+        stream: &mut Stream<D>,
+        shape: &MlaShape,
+        arithmetic: Activations,
+        cache: CacheDtype,
+    ) -> Result<Option<Self>, OpError> {
+        let arch = stream.arch();
+        if !arithmetic.are_rounded() {
+            return Ok(None);
+        }
+        if wgmma_mla_decode::takes(shape, arch)
+            && let Some(function) = wgmma_mla_decode::function(cache)
+        {
+            return Ok(Some(Self {
+                function,
+                clusters: wgmma_mla_decode::clusters(stream)?,
+                launch: wgmma_mla_decode::launch,
+                splits: wgmma_mla_decode::SPLITS,
+                group_rows: wgmma_mla_decode::group_rows,
+            }));
+        }
+        if fp8_mla_decode::takes(shape, arch)
+            && let Some(function) = fp8_mla_decode::function(cache)
+        {
+            return Ok(Some(Self {
+                function,
+                clusters: fp8_mla_decode::clusters(stream)?,
+                launch: fp8_mla_decode::launch,
+                splits: fp8_mla_decode::SPLITS,
+                group_rows: fp8_mla_decode::group_rows,
+            }));
+        }
+        Ok(None)
+    }
 }
 
 /// Attention of a rank that has a part of every block: in absorbed form it takes the queries of all heads to its own keys, in expanded
@@ -182,6 +237,7 @@ impl AttentionCapacity {
             absorbed_rows: self.absorbed_rows.max(1),
             items: self.items.max(mla_decode::items_of(2048, 1)),
             block_size: self.block_size,
+            cache: self.cache,
             slab_keys: self.slab_keys.max(1).next_multiple_of(tiled_mla_prefill::KEYS),
         }
     }
@@ -250,24 +306,18 @@ impl Attention {
         mla_decode::check(shape)?;
         let exchanged = parts.as_ref().map(ContextParts::exchanged);
         let scratch = stream.allocate("attention", Self::bytes(shape, exchanged, capacity) as usize)?;
-        let (mut splits, mut clusters) = (1, 0);
-        if arithmetic.are_rounded() && wgmma_mla_decode::takes(shape, stream.arch()) {
-            splits = wgmma_mla_decode::SPLITS;
-            clusters = wgmma_mla_decode::clusters(stream)?;
-        }
+        let clustered = Clustered::find(stream, shape, arithmetic, capacity.cache)?;
         Ok(Self {
             shape: *shape,
             capacity: capacity.rounded(),
             arithmetic,
             arch: stream.arch(),
             multiprocessors: stream.multiprocessors(),
-            splits,
-            clusters,
-            group_rows: if clusters > 0 && parts.is_none() {
-                wgmma_mla_decode::group_rows(shape.num_heads)
-            } else {
-                1
-            },
+            clustered,
+            splits: clustered.map_or(1, |kernel| kernel.splits),
+            group_rows: clustered
+                .filter(|_| parts.is_none())
+                .map_or(1, |kernel| (kernel.group_rows)(shape.num_heads)),
             parts,
             scratch,
             words: Vec::new(),
@@ -405,7 +455,14 @@ impl Attention {
         let (shape, cache) = (&self.shape, &at.cache_shape);
         let block_size = self.parts.map_or(self.capacity.block_size, |parts| parts.block.part());
         let expected = [shape.latent_dim(), shape.qk_rope_head_dim, block_size];
-        expect("attend", &expected, &[cache.latent_dim, cache.rope_dim, cache.block_size])
+        expect("attend", &expected, &[cache.latent_dim, cache.rope_dim, cache.block_size])?;
+        if cache.dtype != self.capacity.cache {
+            return Err(refusal(format!(
+                "rows in {:?}, and it is for {:?}",
+                cache.dtype, self.capacity.cache
+            )));
+        }
+        Ok(())
     }
 
     fn check(&self, segment: &Segment) -> Result<(), OpError> {
@@ -542,7 +599,7 @@ impl Attention {
 
     /// The function that leaves queries as the kernel of the items takes them, if there is one.
     fn absorb_for_decode(&self, shape: &MlaShape, cache: CacheDtype) -> Option<&'static str> {
-        (self.clusters > 0).then(|| wgmma_mla_absorb::function(shape, cache))?
+        wgmma_mla_decode::takes(shape, self.arch).then(|| wgmma_mla_absorb::function(shape, cache))?
     }
 
     /// The kernel of the queries in the latent space, `ready` if there is one for the kernel of the items, and its launch for passes of so
@@ -593,14 +650,13 @@ impl Attention {
             KvUpType::F32 => CombineTypes::F32,
             KvUpType::Bf16 => CombineTypes::Bf16,
         };
-        if self.arithmetic.are_rounded()
-            && kv_up == KvUpType::Bf16
-            && wgmma_mla_decode::takes(shape, self.arch)
-            && let Some(function) = wgmma_mla_decode::function(cache)
-        {
-            return (function, wgmma_mla_decode::launch(shape, items, self.clusters), CombineTypes::Bf16F16);
+        if let Some(kernel) = self.clustered.filter(|_| kv_up == KvUpType::Bf16) {
+            let launch = (kernel.launch)(shape, items, kernel.clusters);
+            return (kernel.function, launch, CombineTypes::Bf16F16);
         }
+        // An item of several splits has more keys than it takes.
         if self.arithmetic.are_rounded()
+            && self.splits == 1
             && tiled_mla_decode::takes(shape)
             && let Some(function) = tiled_mla_decode::function(shape, cache)
         {

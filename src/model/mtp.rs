@@ -97,15 +97,15 @@ impl MtpLayer {
     /// Bytes of the layer's workspace and of a cache, before any allocation.
     pub fn memory<B: Backend>(&self, backend: &B, capacity: &Capacity, cache: &CacheShape) -> MemoryNeeds {
         let shape = self.blueprint.shape(self.latent_norm_eps);
-        let mut needs = backend.memory_needs(&shape, &own(capacity), cache);
+        let mut needs = backend.memory_needs(&shape, &own(capacity, cache), cache);
         needs.workspace_bytes += backend.fusion_bytes(&shape, capacity);
         needs
     }
 }
 
 /// The layer's logits are the target's: its workspace has next to none.
-fn own(capacity: &Capacity) -> Capacity {
-    Capacity { max_logits_rows: 1, ..*capacity }
+fn own(capacity: &Capacity, cache: &CacheShape) -> Capacity {
+    Capacity { max_logits_rows: 1, cache: cache.dtype, ..*capacity }
 }
 
 /// An uploaded prediction layer with workspace and cache.
@@ -143,7 +143,7 @@ impl<B: Backend> MtpDrafter<B> {
             norm: backend.load_vector(&bindings.view(&name("shared_head.norm.weight"))).map_err(upload)?,
             weights: bindings.layer(at, blueprint, backend)?,
             workspace: backend
-                .allocate_workspace(&shape, &own(capacity), &rope::table(blueprint))
+                .allocate_workspace(&shape, &own(capacity, cache), &rope::table(blueprint))
                 .map_err(upload)?,
             cache: backend.allocate_cache(cache).map_err(upload)?,
         })

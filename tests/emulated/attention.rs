@@ -6,10 +6,10 @@ use bytemuck::Zeroable;
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::mla_decode::{self, CombineTypes, SPLIT};
 use perigee_cuda::kernels::{
-    mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb,
-    wgmma_mla_decode, wgmma_mla_expand,
+    fp8_mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill,
+    wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand,
 };
-use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
+use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Program, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
 use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::host::HostOps;
@@ -81,8 +81,14 @@ const ODD: MlaShape = MlaShape {
     scale: 0.1,
 };
 
-const ROOMY: AttentionCapacity =
-    AttentionCapacity { rows: 256, absorbed_rows: 64, items: 64, slab_keys: 64, block_size: 16 };
+const ROOMY: AttentionCapacity = AttentionCapacity {
+    rows: 256,
+    absorbed_rows: 64,
+    items: 64,
+    slab_keys: 64,
+    block_size: 16,
+    cache: CacheDtype::F32,
+};
 
 /// A model's layer, and sequences whose queries and keys depend on sequence and position alone.
 #[derive(Clone)]
@@ -282,10 +288,14 @@ impl World {
         ReferenceBackend::values(&out).to_vec()
     }
 
-    /// `None`: no NVRTC. The row behind the step's rows must stay as it is.
+    /// `None`: no NVRTC.
     fn device(&self, chunks: &[Chunk], way: &Way) -> Option<Vec<f32>> {
+        Some(self.device_on(stream(way)?, chunks, way))
+    }
+
+    /// The row behind the step's rows must stay as it is.
+    fn device_on(&self, mut stream: Stream<TestDriver>, chunks: &[Chunk], way: &Way) -> Vec<f32> {
         let step = self.step(chunks);
-        let mut stream = stream(way)?;
         let mut attention = self.attention(&mut stream, way);
         let words = attention.lists(&step.plan, 0).unwrap().to_vec();
         assert!(words.len() <= Attention::list_words(step.plan.num_rows()));
@@ -299,7 +309,7 @@ impl World {
             assert!(half::bf16::from_f32(*x) == rounded || x.is_nan() && rounded.is_nan(), "{x} {rounded}");
         }
         assert_eq!(attended.split_off(values), vec![UNTOUCHED; self.row_values()]);
-        Some(attended)
+        attended
     }
 
     fn row_values(&self) -> usize {
@@ -307,7 +317,7 @@ impl World {
     }
 
     fn attention(&self, stream: &mut Stream<TestDriver>, way: &Way) -> Attention {
-        let capacity = AttentionCapacity { block_size: self.block_size, ..way.capacity };
+        let capacity = AttentionCapacity { block_size: self.block_size, cache: self.dtype, ..way.capacity };
         Attention::new(stream, &self.shape, &capacity, self.arithmetic, None).unwrap()
     }
 
@@ -353,7 +363,13 @@ impl World {
     }
 
     fn check(&self, chunks: &[Chunk], way: &Way) {
-        let Some(got) = self.device(chunks, way) else { return };
+        if let Some(stream) = stream(way) {
+            self.check_on(stream, chunks, way);
+        }
+    }
+
+    fn check_on(&self, stream: Stream<TestDriver>, chunks: &[Chunk], way: &Way) {
+        let got = self.device_on(stream, chunks, way);
         let off = difference(&got, &self.reference(chunks));
         let Self { shape, dtype, kv_up_type, block_size, .. } = self;
         let allowed = match self.arithmetic {
@@ -464,9 +480,16 @@ fn tensor_cores_attend_as_the_reference_does() {
         world.check(&decode, &way);
         world.check(&prefill_steps(), &way);
     }
+    for (i, dtype) in [fp8(true, false), fp8(true, true), fp8(false, false)].into_iter().enumerate() {
+        let way = Way { arch: Arch::Sm120a, seed: Some(i as u64), ..PLAIN };
+        let few = MlaShape { num_heads: 2, ..KIMI };
+        World::new(few, dtype, KvUpType::Bf16, [16, 64][i % 2]).rounded().check(&decode, &way);
+    }
     let shape = MlaShape { num_heads: 70, ..KIMI };
-    let way = Way { arch: Arch::Sm90a, ..PLAIN };
-    World::new(shape, fp8(true, false), KvUpType::Bf16, 64).rounded().check(&decode[..2], &way);
+    for arch in [Arch::Sm90a, Arch::Sm120a] {
+        let way = Way { arch, ..PLAIN };
+        World::new(shape, fp8(true, false), KvUpType::Bf16, 64).rounded().check(&decode[..2], &way);
+    }
     // Shapes and caches that they do not take are computed without them.
     let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
     World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
@@ -693,24 +716,33 @@ fn items_combine_on_tensor_cores_as_in_f32() {
 fn queries_and_latents_of_any_size_keep_their_precision() {
     let chunks = [absorbed(0, 63..65), absorbed(1, 127..128)];
     for (query_size, uneven) in [(1.5, true), (3e-9, false), (3e8, true), (1e36, false)] {
-        for dtype in [fp8(true, false), fp8(true, true), CacheDtype::Bf16] {
+        for (arch, dtype) in [
+            (Arch::Sm90a, fp8(true, false)),
+            (Arch::Sm90a, fp8(true, true)),
+            (Arch::Sm90a, CacheDtype::Bf16),
+            (Arch::Sm120a, fp8(true, false)),
+            (Arch::Sm120a, fp8(true, true)),
+        ] {
             let shape = MlaShape { num_heads: 2, scale: KIMI.scale * 1.5 / query_size, ..KIMI };
             let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
-            World { query_size, uneven, ..world }.check(&chunks, &Way { arch: Arch::Sm90a, ..PLAIN });
+            World { query_size, uneven, ..world }.check(&chunks, &Way { arch, ..PLAIN });
         }
     }
 }
 
-/// Rows of one sequence, as drafts are verified in, share a block of Hopper's kernel where ranks have few heads each: every row has the bits
+/// Rows of one sequence, as drafts are verified in, share a block of the kernels of clusters where ranks have few heads each: every row has the bits
 /// that it has alone, also where a group has to end, and where its last rows have an item or a split more than the first.
 #[test]
 fn rows_that_share_keys_have_the_bits_of_rows_alone() {
     let rows = [(0, 61..68), (0, 253..262), (1, 510..516), (2, 2046..2051)];
-    for (num_heads, dtype, seed) in
-        [(16, fp8(true, false), 9), (8, CacheDtype::Bf16, 10), (20, fp8(true, true), 11)]
-    {
+    for (arch, num_heads, dtype, seed) in [
+        (Arch::Sm90a, 16, fp8(true, false), 9),
+        (Arch::Sm90a, 8, CacheDtype::Bf16, 10),
+        (Arch::Sm90a, 20, fp8(true, true), 11),
+        (Arch::Sm120a, 8, fp8(true, false), 12),
+    ] {
         let world = World::new(MlaShape { num_heads, ..KIMI }, dtype, KvUpType::Bf16, 64).rounded();
-        let plain = Way { arch: Arch::Sm90a, ..PLAIN };
+        let plain = Way { arch, ..PLAIN };
         let chunks: Vec<Chunk> =
             rows.iter().map(|(sequence, rows)| absorbed(*sequence, rows.clone())).collect();
         let way = Way { seed: Some(seed), races: num_heads == 8, ..plain };
@@ -792,25 +824,34 @@ fn queries_in_f32_give_the_items_of_operands() {
 }
 
 /// What decides the speed of decode and can be counted. An SM of an H200 reads 35 clocks for a row of FP8, in which it issues
-/// 141 instructions of a warp; tensor cores by mma.sync are busy for 55 clocks with the 64 heads of a key.
+/// 141 instructions of a warp; tensor cores by mma.sync are busy for 55 clocks with the 64 heads of a key. One of an RTX PRO 6000 reads 197
+/// clocks, 788 instructions, and its tensor cores are busy for 136.
 #[test]
 fn decode_issues_little_beside_the_tensor_cores() {
     let shape = MlaShape { num_heads: 64, ..KIMI };
     let tiled = tiled_mla_decode::launch(&shape, 1, 132);
     let hopper = wgmma_mla_decode::launch(&shape, 1, 132);
+    let blackwell = fp8_mla_decode::launch(&shape, 1, 132);
     for (dtype, function, launch, allowed) in [
         (fp8(true, false), "tiled_mla_decode_fp8_32", tiled, 330.0),
         (CacheDtype::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
         (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 137.0),
         (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 142.0),
         (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 101.0),
+        (fp8(true, false), "fp8_mla_decode", blackwell, 235.0),
+        (fp8(true, true), "fp8_mla_decode_rope", blackwell, 250.0),
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
         let is_hopper = function.starts_with("wgmma");
-        let arch = if is_hopper { Arch::Sm90a } else { Arch::Sm89 };
+        let is_clustered = !function.starts_with("tiled");
+        let arch = match is_clustered {
+            true if is_hopper => Arch::Sm90a,
+            true => Arch::Sm120a,
+            false => Arch::Sm89,
+        };
         let Some(mut stream) = stream(&Way { arch, ..PLAIN }) else { return };
         // The first item of a long context.
-        let splits = if is_hopper { wgmma_mla_decode::SPLITS } else { 1 };
+        let splits = if is_clustered { wgmma_mla_decode::SPLITS } else { 1 };
         let keys = (8 * splits + 1) * SPLIT;
         let step = world.step(&[absorbed(0, keys - 1..keys)]);
         let mut attention = world.attention(&mut stream, &PLAIN);
@@ -905,6 +946,48 @@ fn accesses_are_ordered() {
             (MlaShape { num_heads: 2, ..KIMI }, AttentionCapacity { slab_keys: 128, ..ROOMY });
         let way = Way { arch: Arch::Sm90a, capacity, ..way };
         World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &way);
+        if dtype != CacheDtype::Bf16 {
+            let way = Way { arch: Arch::Sm120a, ..way };
+            World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks[..2], &way);
+        }
+    }
+}
+
+/// What is wrong in the kernel of E4M3 is found: a wait that is missing, a term, a scale or a place that is another one.
+#[test]
+fn planted_faults_of_decode_in_e4m3_are_found() {
+    let plants = [
+        ("keys are read before they are there", "wait(&shared.filled[turn.stage], turn.parity);", ""),
+        (
+            "scores come to where others are read",
+            "take their place.\n            meet<SCORERS>(SCORE_GROUP);",
+            "take their place.",
+        ),
+        ("keys come to where others are read", "wait(&shared.emptied[turn.stage], turn.parity ^ 1);", ""),
+        ("sums come to where others are read", "meet_adders(&shared.merged, phase);", ""),
+        (
+            "probabilities have one term",
+            "take_terms(terms[0], terms[1], weights);",
+            "terms[0] = e4m3_of(weights), terms[1] = 0;",
+        ),
+        ("another key's scale", "factors[i % 2], latents", "factors[0], latents"),
+    ];
+    let world = World::new(MlaShape { num_heads: 2, ..KIMI }, fp8(true, false), KvUpType::Bf16, 64).rounded();
+    let world = World { uneven: true, ..world };
+    // Of few keys, so that what is wrong with one is not lost in a sum.
+    let chunks = [absorbed(0, 330..331), absorbed(1, 4..5)];
+    for (name, right, wrong) in plants {
+        let found = [Some(13), Some(14), None].into_iter().any(|seed| {
+            let way = Way { arch: Arch::Sm120a, seed, races: true, ..PLAIN };
+            let Some(mut stream) = stream(&way) else { return true };
+            let mut program = Program::new(&fp8_mla_decode::KERNEL, way.arch).unwrap();
+            assert!(program.text.contains(right), "{name}: {right}");
+            program.text = program.text.replace(right, wrong);
+            stream.load_program(&program).unwrap();
+            let run = std::panic::AssertUnwindSafe(|| world.check_on(stream, &chunks, &way));
+            std::panic::catch_unwind(run).is_err()
+        });
+        assert!(found, "{name}: not found");
     }
 }
 
@@ -925,11 +1008,13 @@ fn items_of_rows_at_the_lengths_where_their_size_changes() {
 fn bits_of_absorbed_rows_depend_on_their_position_alone() {
     let world = World::new(GOLDEN, CacheDtype::Bf16, KvUpType::Bf16, 16);
     let rows = 2 * SPLIT - 3..2 * SPLIT + 4;
-    let hopper =
-        World::new(MlaShape { num_heads: 4, ..KIMI }, fp8(true, false), KvUpType::Bf16, 16).rounded();
-    for (seed, world, arch) in
-        [(5, world.clone(), Arch::Sm80), (6, world.rounded(), Arch::Sm80), (7, hopper, Arch::Sm90a)]
-    {
+    let kimi = World::new(MlaShape { num_heads: 4, ..KIMI }, fp8(true, false), KvUpType::Bf16, 16).rounded();
+    for (seed, world, arch) in [
+        (5, world.clone(), Arch::Sm80),
+        (6, world.rounded(), Arch::Sm80),
+        (7, kimi.clone(), Arch::Sm90a),
+        (8, kimi, Arch::Sm120a),
+    ] {
         let plain = Way { arch, ..PLAIN };
         let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &plain) else { return };
         // A pass for every row, and company in front.
@@ -982,16 +1067,18 @@ fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
         (Arch::Sm80, World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm120a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
     ] {
         let way = Way { arch, ..PLAIN };
-        // Hopper's kernels compute 64 heads however few there are.
-        let (first, rows) = if arch == Arch::Sm90a { (100, 2) } else { (690, 15) };
+        // Kernels of clusters compute 32 and 64 heads however few there are.
+        let is_clustered = arch != Arch::Sm80;
+        let (first, rows) = if is_clustered { (100, 2) } else { (690, 15) };
         let chunks =
             [absorbed(0, first..first + rows), expanded(0, 60..90), absorbed(1, first + 10..first + 12)];
         let dtype = world.dtype;
         let Some(sound) = world.bits(&chunks, &way) else { return };
         let faults = [75, first + rows - 1, 64, 89];
-        for &fault in if arch == Arch::Sm90a { &faults[..2] } else { &faults[..] } {
+        for &fault in if is_clustered { &faults[..2] } else { &faults[..] } {
             let faulty = World { fault: Some(fault), ..world.clone() }.bits(&chunks, &way).unwrap();
             for ((name, row), (_, expected)) in faulty.iter().zip(&sound) {
                 if name.0 == 0 && name.1 >= fault {
@@ -1127,8 +1214,14 @@ fn launches_of_several_passes_serve_the_lists_of_later_steps() {
 fn steps_of_many_long_contexts_are_recorded() {
     const BLOCK_SIZE: usize = 64;
     let Some(mut stream) = stream(&PLAIN) else { return };
-    let capacity =
-        AttentionCapacity { rows: 64, absorbed_rows: 64, items: 4096, block_size: BLOCK_SIZE, slab_keys: 64 };
+    let capacity = AttentionCapacity {
+        rows: 64,
+        absorbed_rows: 64,
+        items: 4096,
+        block_size: BLOCK_SIZE,
+        slab_keys: 64,
+        ..ROOMY
+    };
     let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32, None).unwrap();
     for (rows, context, passes) in
         [(64, 32_768, 1), (64, 32_769, 2), (8, 262_145, 2), (64, 262_144, 8), (64, 262_145, 16)]

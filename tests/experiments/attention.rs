@@ -150,6 +150,7 @@ impl Layers {
             absorbed_rows: rows,
             items: rows * items.max(mla_decode::items_of(context, SPLITS_OF_ITEM)),
             block_size: BLOCK_SIZE,
+            cache: FP8,
             slab_keys: 1,
         };
         let mut cache_shape = CacheShape {

@@ -439,7 +439,7 @@ impl<D: Driver> CudaBackend<D> {
                     attention: Attention::new(
                         &mut self.stream,
                         mla,
-                        &attention_capacity(capacity, 1),
+                        &attention_capacity(&Capacity { cache: cache.dtype, ..*capacity }, 1),
                         arithmetic,
                         None,
                     )?,

@@ -13,6 +13,7 @@ pub mod fp4_linear;
 pub mod fp4_pack;
 pub mod fp4_rows;
 pub mod fp4_swiglu;
+pub mod fp8_mla_decode;
 pub mod gqa;
 pub mod latent;
 pub mod linear;
@@ -59,6 +60,7 @@ pub const ALL: &[&Kernel] = &[
     &fp4_pack::KERNEL,
     &fp4_rows::KERNEL,
     &fp4_swiglu::KERNEL,
+    &fp8_mla_decode::KERNEL,
     &gqa::KERNEL,
     &latent::KERNEL,
     &linear::KERNEL,
