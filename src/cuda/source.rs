@@ -23,6 +23,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("linear_write.cuh", include_str!("../../kernels/include/linear_write.cuh")),
     ("mla.cuh", include_str!("../../kernels/include/mla.cuh")),
     ("mla_absorb.cuh", include_str!("../../kernels/include/mla_absorb.cuh")),
+    ("mla_items.cuh", include_str!("../../kernels/include/mla_items.cuh")),
     ("mla_merge.cuh", include_str!("../../kernels/include/mla_merge.cuh")),
     ("mla_pass.cuh", include_str!("../../kernels/include/mla_pass.cuh")),
     ("mla_queries.cuh", include_str!("../../kernels/include/mla_queries.cuh")),
