@@ -70,7 +70,13 @@ fn seen(source: &Checkpoint, text: &str) -> BTreeMap<usize, LayerInputs> {
     assert!(tokens < block);
     let cache = blueprint.cache_shape(1, block, CacheDtype::F32);
     let eps = blueprint.rms_norm_eps;
-    let capacity = Capacity { max_tokens: tokens, max_logits_rows: 1, max_num_seqs: 1, block_size: 16 };
+    let capacity = Capacity {
+        max_tokens: tokens,
+        max_logits_rows: 1,
+        max_num_seqs: 1,
+        block_size: 16,
+        cache_dtype: cache.dtype,
+    };
     let mut model = Model::new(ReferenceBackend, blueprint, weights, eps, capacity, &cache).unwrap();
     let mut plan = StepPlan::default();
     plan.add(ids.into_iter().map(TokenSource::from), 0, tokens, &[BlockId(0)], block);

@@ -99,8 +99,13 @@ fn open<B: Backend>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&st
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let blueprint = DraftBlueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
     let mut backend = new();
-    let capacity =
-        Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8, block_size: BLOCK_SIZE };
+    let capacity = Capacity {
+        max_tokens: 512,
+        max_logits_rows: 512,
+        max_num_seqs: 8,
+        block_size: BLOCK_SIZE,
+        cache_dtype: CacheDtype::F32,
+    };
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::F32);
     let drafter = Eagle3Drafter::load(&checkpoint, &blueprint, 8, &mut backend, &capacity, &cache).unwrap();
     let model = load_folder(backend, &oracle().join("target"), CacheDtype::F32);

@@ -104,7 +104,13 @@ pub(crate) fn load_with<B: Backend>(
     )?;
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, dtype);
     let eps = blueprint.rms_norm_eps;
-    let capacity = Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs, block_size: BLOCK_SIZE };
+    let capacity = Capacity {
+        max_tokens: 512,
+        max_logits_rows: 512,
+        max_num_seqs,
+        block_size: BLOCK_SIZE,
+        cache_dtype: dtype,
+    };
     Ok(Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap())
 }
 
@@ -263,7 +269,13 @@ fn what_cannot_be_split_is_refused() {
     let mut three = cpu_ranks(3, Activations::F32);
     let weights = Weights::load(&checkpoint, &blueprint, &mut three, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::F32);
-    let capacity = Capacity { max_tokens: 8, max_logits_rows: 8, max_num_seqs: 1, block_size: BLOCK_SIZE };
+    let capacity = Capacity {
+        max_tokens: 8,
+        max_logits_rows: 8,
+        max_num_seqs: 1,
+        block_size: BLOCK_SIZE,
+        cache_dtype: cache.dtype,
+    };
     let reason = Model::new(three, blueprint, weights, 1e-6, capacity, &cache).err().unwrap().to_string();
     assert!(reason.contains("kv_cache.block_size") && reason.contains("device.ranks"), "{reason}");
 }

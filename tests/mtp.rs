@@ -142,7 +142,13 @@ fn small_vocabulary(embeddings: &[f32]) -> Vec<Tensor> {
 }
 
 fn capacity() -> Capacity {
-    Capacity { max_tokens: 512, max_logits_rows: 512, max_num_seqs: 8, block_size: BLOCK_SIZE }
+    Capacity {
+        max_tokens: 512,
+        max_logits_rows: 512,
+        max_num_seqs: 8,
+        block_size: BLOCK_SIZE,
+        cache_dtype: CacheDtype::F32,
+    }
 }
 
 /// A folder's model with its prediction layer beside it.

@@ -9,8 +9,8 @@ use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
-    mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill,
-    wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
+    mla_decode, mla_prefill, tcgen05_mla_decode, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode,
+    tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -122,13 +122,15 @@ const MAX_RECORDED_PASSES: usize = 8;
 #[derive(Debug)]
 pub struct Attention {
     shape: MlaShape,
+    cache: CacheDtype,
     capacity: AttentionCapacity,
     arithmetic: Activations,
     arch: Arch,
     multiprocessors: u32,
-    /// Splits of an item, and clusters that have an item each at once where there is more than one.
+    /// Splits of an item.
     splits: usize,
-    clusters: u32,
+    /// The kernel whose clusters have an item each at once, if there is one for these rows.
+    clustered: Option<Clustered>,
     /// Most rows of a group.
     group_rows: usize,
     /// Where this rank has a part of every block.
@@ -158,6 +160,31 @@ impl ContextParts {
     /// Sizes of all heads, and what is exchanged.
     fn exchanged(&self) -> (&MlaShape, AttentionExchange) {
         (&self.all, self.exchange.layout.form())
+    }
+}
+
+/// A kernel in absorbed form whose clusters have the splits of an item, and how many of them run at once.
+#[derive(Debug, Clone, Copy)]
+enum Clustered {
+    Wgmma { function: &'static str, clusters: u32 },
+    Tcgen05 { function: &'static str, clusters: u32 },
+}
+
+impl Clustered {
+    /// The one for these sizes and rows of this type on the stream's device. `kv_up` is in bf16 where activations are rounded.
+    fn of<D: Driver>(
+        stream: &mut Stream<D>,
+        shape: &MlaShape,
+        cache: CacheDtype,
+    ) -> Result<Option<Self>, OpError> {
+        let arch = stream.arch();
+        if let Some(function) = wgmma_mla_decode::function(shape, arch, cache) {
+            return Ok(Some(Self::Wgmma { function, clusters: wgmma_mla_decode::clusters(stream)? }));
+        }
+        if let Some(function) = tcgen05_mla_decode::function(shape, arch, cache) {
+            return Ok(Some(Self::Tcgen05 { function, clusters: tcgen05_mla_decode::clusters(stream)? }));
+        }
+        Ok(None)
     }
 }
 
@@ -239,10 +266,11 @@ impl Attention {
         dense.max(MAX_RECORDED_PASSES * Self::pass_words(rows))
     }
 
-    /// Allocates the scratch. Errors: sizes that the kernels do not take; no memory.
+    /// Allocates the scratch for cached rows of this type. Errors: sizes that the kernels do not take; no memory.
     pub fn new<D: Driver>(
         stream: &mut Stream<D>,
         shape: &MlaShape,
+        cache: CacheDtype,
         capacity: &AttentionCapacity,
         arithmetic: Activations,
         parts: Option<ContextParts>,
@@ -250,20 +278,20 @@ impl Attention {
         mla_decode::check(shape)?;
         let exchanged = parts.as_ref().map(ContextParts::exchanged);
         let scratch = stream.allocate("attention", Self::bytes(shape, exchanged, capacity) as usize)?;
-        let (mut splits, mut clusters) = (1, 0);
-        if arithmetic.are_rounded() && wgmma_mla_decode::takes(shape, stream.arch()) {
-            splits = wgmma_mla_decode::SPLITS;
-            clusters = wgmma_mla_decode::clusters(stream)?;
-        }
+        let clustered = match arithmetic.are_rounded() {
+            true => Clustered::of(stream, shape, cache)?,
+            false => None,
+        };
         Ok(Self {
             shape: *shape,
+            cache,
             capacity: capacity.rounded(),
             arithmetic,
             arch: stream.arch(),
             multiprocessors: stream.multiprocessors(),
-            splits,
-            clusters,
-            group_rows: if clusters > 0 && parts.is_none() {
+            splits: if clustered.is_some() { wgmma_mla_decode::SPLITS } else { 1 },
+            clustered,
+            group_rows: if clustered.is_some() && parts.is_none() {
                 wgmma_mla_decode::group_rows(shape.num_heads)
             } else {
                 1
@@ -403,6 +431,10 @@ impl Attention {
 
     fn check_cache(&self, at: &Addresses) -> Result<(), OpError> {
         let (shape, cache) = (&self.shape, &at.cache_shape);
+        if cache.dtype != self.cache {
+            let (rows, made_for) = (cache.dtype, self.cache);
+            return Err(refusal(format!("cached rows of {rows:?}, and attention was made for {made_for:?}")));
+        }
         let block_size = self.parts.map_or(self.capacity.block_size, |parts| parts.block.part());
         let expected = [shape.latent_dim(), shape.qk_rope_head_dim, block_size];
         expect("attend", &expected, &[cache.latent_dim, cache.rope_dim, cache.block_size])
@@ -542,7 +574,8 @@ impl Attention {
 
     /// The function that leaves queries as the kernel of the items takes them, if there is one.
     fn absorb_for_decode(&self, shape: &MlaShape, cache: CacheDtype) -> Option<&'static str> {
-        (self.clusters > 0).then(|| wgmma_mla_absorb::function(shape, cache))?
+        matches!(self.clustered, Some(Clustered::Wgmma { .. }))
+            .then(|| wgmma_mla_absorb::function(shape, cache))?
     }
 
     /// The kernel of the queries in the latent space, `ready` if there is one for the kernel of the items, and its launch for passes of so
@@ -593,12 +626,18 @@ impl Attention {
             KvUpType::F32 => CombineTypes::F32,
             KvUpType::Bf16 => CombineTypes::Bf16,
         };
-        if self.arithmetic.are_rounded()
-            && kv_up == KvUpType::Bf16
-            && wgmma_mla_decode::takes(shape, self.arch)
-            && let Some(function) = wgmma_mla_decode::function(cache)
-        {
-            return (function, wgmma_mla_decode::launch(shape, items, self.clusters), CombineTypes::Bf16F16);
+        assert!(
+            self.clustered.is_none() || kv_up == KvUpType::Bf16,
+            "W_UK and W_UV are in bf16 where activations are rounded"
+        );
+        match self.clustered {
+            Some(Clustered::Wgmma { function, clusters }) => {
+                return (function, wgmma_mla_decode::launch(shape, items, clusters), CombineTypes::Bf16F16);
+            }
+            Some(Clustered::Tcgen05 { function, clusters }) => {
+                return (function, tcgen05_mla_decode::launch(shape, items, clusters), CombineTypes::Bf16F16);
+            }
+            None => {}
         }
         if self.arithmetic.are_rounded()
             && tiled_mla_decode::takes(shape)

@@ -226,8 +226,13 @@ fn nano_says_what_it_says_on_the_cpu() {
         let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
         let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::Bf16);
         let eps = blueprint.rms_norm_eps;
-        let capacity =
-            Capacity { max_tokens: 32, max_logits_rows: 32, max_num_seqs: 4, block_size: BLOCK_SIZE };
+        let capacity = Capacity {
+            max_tokens: 32,
+            max_logits_rows: 32,
+            max_num_seqs: 4,
+            block_size: BLOCK_SIZE,
+            cache_dtype: cache.dtype,
+        };
         let vocab = blueprint.vocab_size;
         let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
         let mut tokens: Vec<u32> = (0..10).map(|i| 40 + 13 * i).collect();

@@ -392,7 +392,13 @@ mod tests {
         let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
         let cache = blueprint.cache_shape(1, BLOCK_SIZE, CacheDtype::F32);
         let eps = blueprint.rms_norm_eps;
-        let capacity = Capacity { max_tokens: 5, max_logits_rows: 5, max_num_seqs: 1, block_size: 16 };
+        let capacity = Capacity {
+            max_tokens: 5,
+            max_logits_rows: 5,
+            max_num_seqs: 1,
+            block_size: 16,
+            cache_dtype: cache.dtype,
+        };
         let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
         let (mut whole, mut whole_logits) = (Everything::default(), Vec::new());
         for window in &windows {

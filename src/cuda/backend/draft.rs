@@ -439,6 +439,7 @@ impl<D: Driver> CudaBackend<D> {
                     attention: Attention::new(
                         &mut self.stream,
                         mla,
+                        cache.dtype,
                         &attention_capacity(capacity, 1),
                         arithmetic,
                         None,

@@ -293,7 +293,7 @@ impl Layers {
         let layer_bytes = cache_shape.bytes();
         cache_shape.num_layers =
             effort.rotation_bytes.div_ceil(layer_bytes.max(1)).clamp(1, effort.max_copies);
-        let mut attention = Attention::new(stream, mla, capacity, Activations::Bf16, None)?;
+        let mut attention = Attention::new(stream, mla, dtype, capacity, Activations::Bf16, None)?;
         let lists = attention.lists(&plan, 0)?.to_vec();
         let rows = plan.num_rows();
         let head = mla.qk_nope_head_dim + mla.v_head_dim;
