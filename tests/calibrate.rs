@@ -75,7 +75,7 @@ fn seen(source: &Checkpoint, text: &str) -> BTreeMap<usize, LayerInputs> {
         max_logits_rows: 1,
         max_num_seqs: 1,
         block_size: 16,
-        cache: cache.dtype,
+        cache_dtype: cache.dtype,
     };
     let mut model = Model::new(ReferenceBackend, blueprint, weights, eps, capacity, &cache).unwrap();
     let mut plan = StepPlan::default();

@@ -104,7 +104,7 @@ fn open<B: Backend>(mut new: impl FnMut() -> B, draft: &str, variant: Option<&st
         max_logits_rows: 512,
         max_num_seqs: 8,
         block_size: BLOCK_SIZE,
-        cache: CacheDtype::F32,
+        cache_dtype: CacheDtype::F32,
     };
     let cache = blueprint.cache_shape(NUM_BLOCKS, BLOCK_SIZE, CacheDtype::F32);
     let drafter = Eagle3Drafter::load(&checkpoint, &blueprint, 8, &mut backend, &capacity, &cache).unwrap();

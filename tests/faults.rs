@@ -356,8 +356,13 @@ fn start() -> Engine {
     let weights = Weights::load(&checkpoint, &blueprint, &mut backend, &mut |_, _| ()).unwrap();
     let cache = blueprint.cache_shape(64, 16, CacheDtype::F32);
     let (vocab_size, eps) = (blueprint.vocab_size, blueprint.rms_norm_eps);
-    let capacity =
-        Capacity { max_tokens: 64, max_logits_rows: 8, max_num_seqs: 8, block_size: 16, cache: cache.dtype };
+    let capacity = Capacity {
+        max_tokens: 64,
+        max_logits_rows: 8,
+        max_num_seqs: 8,
+        block_size: 16,
+        cache_dtype: cache.dtype,
+    };
     let model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
     let config = Config { max_num_seqs: 8, max_num_batched_tokens: 64, ..Default::default() };
     let limits = config.limits(64, 1024, 16, 64, true).unwrap();

@@ -109,7 +109,7 @@ pub(crate) fn load_with<B: Backend>(
         max_logits_rows: 512,
         max_num_seqs,
         block_size: BLOCK_SIZE,
-        cache: cache.dtype,
+        cache_dtype: dtype,
     };
     Ok(Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap())
 }
@@ -274,7 +274,7 @@ fn what_cannot_be_split_is_refused() {
         max_logits_rows: 8,
         max_num_seqs: 1,
         block_size: BLOCK_SIZE,
-        cache: cache.dtype,
+        cache_dtype: cache.dtype,
     };
     let reason = Model::new(three, blueprint, weights, 1e-6, capacity, &cache).err().unwrap().to_string();
     assert!(reason.contains("kv_cache.block_size") && reason.contains("device.ranks"), "{reason}");

@@ -147,7 +147,7 @@ fn capacity() -> Capacity {
         max_logits_rows: 512,
         max_num_seqs: 8,
         block_size: BLOCK_SIZE,
-        cache: CacheDtype::F32,
+        cache_dtype: CacheDtype::F32,
     }
 }
 

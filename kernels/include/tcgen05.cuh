@@ -75,6 +75,45 @@ __device__ __forceinline__ void multiply_fp4(u32 sums, u64 a, u64 b, u32 instruc
     }
 }
 
+// Formats of the operands of products of kinds f8f6f4 and f16.
+constexpr u32 E4M3 = 0, E5M2 = 1, BF16 = 1;
+// Bit of a descriptor: k is along the rows of A in shared memory, which have 128 bytes of one k each.
+constexpr u32 ALONG_ROWS_OF_A = 1u << 15;
+
+// Instruction descriptor of products of `rows` by `columns`, of elements of these formats, with sums in f32.
+__device__ __forceinline__ constexpr u32 product_descriptor(u32 a, u32 b, u32 rows, u32 columns) {
+    constexpr u32 F32 = 1;
+    return F32 << 4 | a << 7 | b << 10 | columns >> 3 << 17 | rows >> 4 << 24;
+}
+
+#define MULTIPLY(kind, a_operand, a_type)                                            \
+    asm volatile(                                                                    \
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %4, 0;\n"                           \
+        "tcgen05.mma.cta_group::1.kind::" kind " [%0], " a_operand ", %2, %3, add;\n}" \
+        :                                                                            \
+        : "r"(sums), a_type(a), "l"(b), "r"(instruction), "r"(static_cast<u32>(add)) \
+        : "memory")
+
+// sums = A B, or sums += A B: 32 of k in 8-bit floats, A in tensor memory, four of k in a column.
+__device__ __forceinline__ void multiply_codes(u32 sums, u32 a, u64 b, u32 instruction, bool add) { MULTIPLY("f8f6f4", "[%1]", "r"); }
+
+// The same with A in shared memory, which stays at hand for the product behind this one.
+__device__ __forceinline__ void multiply_codes_first(u32 sums, u64 a, u64 b, u32 instruction, bool add) {
+    MULTIPLY("f8f6f4.collector::a::fill", "%1", "l");
+}
+
+// sums += A B with the A of the product in front of this one.
+__device__ __forceinline__ void multiply_codes_again(u32 sums, u64 a, u64 b, u32 instruction) {
+    constexpr bool add = true;
+    MULTIPLY("f8f6f4.collector::a::lastuse", "%1", "l");
+}
+
+// sums += A B: 16 of k in 16-bit floats, A in tensor memory, two of k in a column.
+__device__ __forceinline__ void multiply_halves(u32 sums, u32 a, u64 b, u32 instruction) {
+    constexpr bool add = true;
+    MULTIPLY("f16", "[%1]", "r");
+}
+
 // One arrival at a barrier, once all products and copies that the thread has begun are done.
 __device__ __forceinline__ void arrive_with_products(u64* barrier) {
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -93,3 +132,48 @@ __device__ __forceinline__ void load_sums(float (&to)[8], u32 address) {
         to[i] = __uint_as_float(words[i]);
     }
 }
+
+#define WORDS8(words, i) "r"(words[i]), "r"(words[(i) + 1]), "r"(words[(i) + 2]), "r"(words[(i) + 3]), "r"(words[(i) + 4]), \
+                         "r"(words[(i) + 5]), "r"(words[(i) + 6]), "r"(words[(i) + 7])
+#define FLOATS8(to, i) "=f"(to[i]), "=f"(to[(i) + 1]), "=f"(to[(i) + 2]), "=f"(to[(i) + 3]), "=f"(to[(i) + 4]), "=f"(to[(i) + 5]), \
+                       "=f"(to[(i) + 6]), "=f"(to[(i) + 7])
+#define NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+
+// Sixteen columns of the calling thread's lane.
+__device__ __forceinline__ void load_columns(float (&to)[16], u32 address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 {" NAMES16 "}, [%16];\ntcgen05.wait::ld.sync.aligned;"
+                 : FLOATS8(to, 0), FLOATS8(to, 8)
+                 : "r"(address)
+                 : "memory");
+}
+
+#define NAMES_TO_31 NAMES16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_TO_63                                                                                                         \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
+    "%56, %57, %58, %59, %60, %61, %62, %63"
+
+// 64 columns of lanes i and i + 16 of the warp for the threads i and i + 16, of which the second one gets the upper half of both.
+__device__ __forceinline__ void load_halves(float (&low)[32], float (&high)[32], u32 address) {
+    asm volatile("tcgen05.ld.sync.aligned.16x32bx2.x32.b32 {" NAMES_TO_31 "}, [%64], 32;\n"
+                 "tcgen05.ld.sync.aligned.16x32bx2.x32.b32 {" NAMES_TO_63 "}, [%65], 32;\n"
+                 "tcgen05.wait::ld.sync.aligned;"
+                 : FLOATS8(low, 0), FLOATS8(low, 8), FLOATS8(low, 16), FLOATS8(low, 24), FLOATS8(high, 0), FLOATS8(high, 8),
+                   FLOATS8(high, 16), FLOATS8(high, 24)
+                 : "r"(address), "r"(address + (16u << 16))
+                 : "memory");
+}
+
+// Columns of the calling thread's lane. They are there behind `finish_stores`.
+__device__ __forceinline__ void store_columns(u32 address, const u32 (&words)[8]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x8.b32 [%8], {%0, %1, %2, %3, %4, %5, %6, %7};"
+                 :
+                 : WORDS8(words, 0), "r"(address)
+                 : "memory");
+}
+__device__ __forceinline__ void store_columns(u32 address, const u32 (&words)[16]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x16.b32 [%16], {" NAMES16 "};"
+                 :
+                 : WORDS8(words, 0), WORDS8(words, 8), "r"(address)
+                 : "memory");
+}
+__device__ __forceinline__ void finish_stores() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }

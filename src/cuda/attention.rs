@@ -9,8 +9,9 @@ use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
-    fp8_mla_decode, mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode,
-    tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand, wgmma_mla_prefill,
+    fp8_mla_decode, mla_decode, mla_prefill, tcgen05_mla_decode, tiled_mla_absorb, tiled_mla_combine,
+    tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand,
+    wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -32,8 +33,6 @@ pub struct AttentionCapacity {
     pub items: usize,
     /// Tokens per block of the cache, of all ranks.
     pub block_size: usize,
-    /// How the cache stores its rows.
-    pub cache: CacheDtype,
     /// Keys of a context that are expanded at once, rounded up to a multiple of 64; more take several slabs.
     pub slab_keys: usize,
 }
@@ -124,14 +123,15 @@ const MAX_RECORDED_PASSES: usize = 8;
 #[derive(Debug)]
 pub struct Attention {
     shape: MlaShape,
+    cache: CacheDtype,
     capacity: AttentionCapacity,
     arithmetic: Activations,
     arch: Arch,
     multiprocessors: u32,
-    /// Where clusters have the items.
-    clustered: Option<Clustered>,
     /// Splits of an item.
     splits: usize,
+    /// The kernel whose clusters have an item each at once, if there is one for these rows.
+    clustered: Option<Clustered>,
     /// Most rows of a group.
     group_rows: usize,
     /// Where this rank has a part of every block.
@@ -143,58 +143,6 @@ pub struct Attention {
     passes: Vec<usize>,
     /// Rows that launches are shaped for, where passes are spread ([`Attention::lists`]); `None`: those of each pass.
     launch_rows: Option<usize>,
-}
-
-/// A kernel of items whose splits the blocks of a cluster have, one each.
-#[derive(Debug, Clone, Copy)]
-struct Clustered {
-    function: &'static str,
-    /// Clusters that have an item each at once.
-    clusters: u32,
-    /// Its launch, over passes of up to so many items and for so many clusters.
-    launch: fn(&MlaShape, usize, u32) -> LaunchShape,
-    /// Splits of an item.
-    splits: usize,
-    /// Rows of one sequence, of so many heads each, that a block takes at once.
-    group_rows: fn(usize) -> usize,
-}
-
-impl Clustered {
-    /// The one for these sizes on this device, if there is one.
-    fn find<D: Driver>(
-        stream: &mut Stream<D>,
-        shape: &MlaShape,
-        arithmetic: Activations,
-        cache: CacheDtype,
-    ) -> Result<Option<Self>, OpError> {
-        let arch = stream.arch();
-        if !arithmetic.are_rounded() {
-            return Ok(None);
-        }
-        if wgmma_mla_decode::takes(shape, arch)
-            && let Some(function) = wgmma_mla_decode::function(cache)
-        {
-            return Ok(Some(Self {
-                function,
-                clusters: wgmma_mla_decode::clusters(stream)?,
-                launch: wgmma_mla_decode::launch,
-                splits: wgmma_mla_decode::SPLITS,
-                group_rows: wgmma_mla_decode::group_rows,
-            }));
-        }
-        if fp8_mla_decode::takes(shape, arch)
-            && let Some(function) = fp8_mla_decode::function(cache)
-        {
-            return Ok(Some(Self {
-                function,
-                clusters: fp8_mla_decode::clusters(stream)?,
-                launch: fp8_mla_decode::launch,
-                splits: fp8_mla_decode::SPLITS,
-                group_rows: fp8_mla_decode::group_rows,
-            }));
-        }
-        Ok(None)
-    }
 }
 
 /// Attention of a rank that has a part of every block: in absorbed form it takes the queries of all heads to its own keys, in expanded
@@ -213,6 +161,45 @@ impl ContextParts {
     /// Sizes of all heads, and what is exchanged.
     fn exchanged(&self) -> (&MlaShape, AttentionExchange) {
         (&self.all, self.exchange.layout.form())
+    }
+}
+
+/// A kernel in absorbed form whose clusters have the splits of an item, one in each block.
+#[derive(Debug, Clone, Copy)]
+struct Clustered {
+    function: &'static str,
+    /// Clusters that run at once.
+    clusters: u32,
+    /// Its launch over passes of up to so many items, by so many clusters.
+    launch: fn(&MlaShape, usize, u32) -> LaunchShape,
+    /// Rows of one sequence, of so many heads each, that a block takes at once.
+    group_rows: fn(usize) -> usize,
+}
+
+impl Clustered {
+    /// The one for these sizes and rows of this type on the stream's device. `kv_up` is in bf16 where activations are rounded.
+    fn of<D: Driver>(
+        stream: &mut Stream<D>,
+        shape: &MlaShape,
+        cache: CacheDtype,
+    ) -> Result<Option<Self>, OpError> {
+        let arch = stream.arch();
+        if let Some(function) = wgmma_mla_decode::function(shape, arch, cache) {
+            let clusters = wgmma_mla_decode::clusters(stream)?;
+            let (launch, group_rows) = (wgmma_mla_decode::launch, wgmma_mla_decode::group_rows);
+            return Ok(Some(Self { function, clusters, launch, group_rows }));
+        }
+        if let Some(function) = tcgen05_mla_decode::function(shape, arch, cache) {
+            let clusters = tcgen05_mla_decode::clusters(stream)?;
+            let (launch, group_rows) = (tcgen05_mla_decode::launch, wgmma_mla_decode::group_rows);
+            return Ok(Some(Self { function, clusters, launch, group_rows }));
+        }
+        if let Some(function) = fp8_mla_decode::function(shape, arch, cache) {
+            let clusters = fp8_mla_decode::clusters(stream)?;
+            let (launch, group_rows) = (fp8_mla_decode::launch, fp8_mla_decode::group_rows);
+            return Ok(Some(Self { function, clusters, launch, group_rows }));
+        }
+        Ok(None)
     }
 }
 
@@ -237,7 +224,6 @@ impl AttentionCapacity {
             absorbed_rows: self.absorbed_rows.max(1),
             items: self.items.max(mla_decode::items_of(2048, 1)),
             block_size: self.block_size,
-            cache: self.cache,
             slab_keys: self.slab_keys.max(1).next_multiple_of(tiled_mla_prefill::KEYS),
         }
     }
@@ -295,10 +281,11 @@ impl Attention {
         dense.max(MAX_RECORDED_PASSES * Self::pass_words(rows))
     }
 
-    /// Allocates the scratch. Errors: sizes that the kernels do not take; no memory.
+    /// Allocates the scratch for cached rows of this type. Errors: sizes that the kernels do not take; no memory.
     pub fn new<D: Driver>(
         stream: &mut Stream<D>,
         shape: &MlaShape,
+        cache: CacheDtype,
         capacity: &AttentionCapacity,
         arithmetic: Activations,
         parts: Option<ContextParts>,
@@ -306,15 +293,19 @@ impl Attention {
         mla_decode::check(shape)?;
         let exchanged = parts.as_ref().map(ContextParts::exchanged);
         let scratch = stream.allocate("attention", Self::bytes(shape, exchanged, capacity) as usize)?;
-        let clustered = Clustered::find(stream, shape, arithmetic, capacity.cache)?;
+        let clustered = match arithmetic.are_rounded() {
+            true => Clustered::of(stream, shape, cache)?,
+            false => None,
+        };
         Ok(Self {
             shape: *shape,
+            cache,
             capacity: capacity.rounded(),
             arithmetic,
             arch: stream.arch(),
             multiprocessors: stream.multiprocessors(),
+            splits: if clustered.is_some() { wgmma_mla_decode::SPLITS } else { 1 },
             clustered,
-            splits: clustered.map_or(1, |kernel| kernel.splits),
             group_rows: clustered
                 .filter(|_| parts.is_none())
                 .map_or(1, |kernel| (kernel.group_rows)(shape.num_heads)),
@@ -453,16 +444,13 @@ impl Attention {
 
     fn check_cache(&self, at: &Addresses) -> Result<(), OpError> {
         let (shape, cache) = (&self.shape, &at.cache_shape);
+        if cache.dtype != self.cache {
+            let (rows, made_for) = (cache.dtype, self.cache);
+            return Err(refusal(format!("cached rows of {rows:?}, and attention was made for {made_for:?}")));
+        }
         let block_size = self.parts.map_or(self.capacity.block_size, |parts| parts.block.part());
         let expected = [shape.latent_dim(), shape.qk_rope_head_dim, block_size];
-        expect("attend", &expected, &[cache.latent_dim, cache.rope_dim, cache.block_size])?;
-        if cache.dtype != self.capacity.cache {
-            return Err(refusal(format!(
-                "rows in {:?}, and it is for {:?}",
-                cache.dtype, self.capacity.cache
-            )));
-        }
-        Ok(())
+        expect("attend", &expected, &[cache.latent_dim, cache.rope_dim, cache.block_size])
     }
 
     fn check(&self, segment: &Segment) -> Result<(), OpError> {
@@ -599,7 +587,9 @@ impl Attention {
 
     /// The function that leaves queries as the kernel of the items takes them, if there is one.
     fn absorb_for_decode(&self, shape: &MlaShape, cache: CacheDtype) -> Option<&'static str> {
-        wgmma_mla_decode::takes(shape, self.arch).then(|| wgmma_mla_absorb::function(shape, cache))?
+        wgmma_mla_decode::function(shape, self.arch, cache)
+            .filter(|_| self.clustered.is_some())
+            .and_then(|_| wgmma_mla_absorb::function(shape, cache))
     }
 
     /// The kernel of the queries in the latent space, `ready` if there is one for the kernel of the items, and its launch for passes of so
@@ -650,13 +640,15 @@ impl Attention {
             KvUpType::F32 => CombineTypes::F32,
             KvUpType::Bf16 => CombineTypes::Bf16,
         };
-        if let Some(kernel) = self.clustered.filter(|_| kv_up == KvUpType::Bf16) {
+        assert!(
+            self.clustered.is_none() || kv_up == KvUpType::Bf16,
+            "W_UK and W_UV are in bf16 where activations are rounded"
+        );
+        if let Some(kernel) = self.clustered {
             let launch = (kernel.launch)(shape, items, kernel.clusters);
             return (kernel.function, launch, CombineTypes::Bf16F16);
         }
-        // An item of several splits has more keys than it takes.
         if self.arithmetic.are_rounded()
-            && self.splits == 1
             && tiled_mla_decode::takes(shape)
             && let Some(function) = tiled_mla_decode::function(shape, cache)
         {

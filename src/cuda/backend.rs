@@ -472,7 +472,8 @@ impl<D: Driver> CudaBackend<D> {
         if unpacked_bytes > 0 {
             self.unpacked = stream.allocate("unpacked weights", unpacked_bytes)?;
         }
-        let attention = Attention::new(stream, &shape.mla, &attention_capacity, arithmetic, parts)?;
+        let attention =
+            Attention::new(stream, &shape.mla, capacity.cache_dtype, &attention_capacity, arithmetic, parts)?;
         stream.set_panels(attention.scratch());
         Ok(Workspace {
             shape: *shape,

@@ -53,13 +53,8 @@ impl<'a, B: Calibrate> LayerStream<'a, B> {
         let bindings = Bindings::check(checkpoint, Inventory::take(checkpoint, &blueprint), activations)?;
         let cache = CacheShape { num_layers: 1, ..*cache };
         let eps = blueprint.rms_norm_eps;
-        let capacity = Capacity {
-            max_tokens,
-            max_logits_rows,
-            max_num_seqs: 1,
-            block_size: cache.block_size,
-            cache: cache.dtype,
-        };
+        let CacheShape { block_size, dtype: cache_dtype, .. } = cache;
+        let capacity = Capacity { max_tokens, max_logits_rows, max_num_seqs: 1, block_size, cache_dtype };
         let runner = LayerRunner::new(backend, blueprint, eps, capacity, &cache)?;
         let embedding = bindings.embedding();
         Ok(Self { bindings, embedding, runner, loaded: None, head: None })

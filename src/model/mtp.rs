@@ -105,7 +105,7 @@ impl MtpLayer {
 
 /// The layer's logits are the target's: its workspace has next to none.
 fn own(capacity: &Capacity, cache: &CacheShape) -> Capacity {
-    Capacity { max_logits_rows: 1, cache: cache.dtype, ..*capacity }
+    Capacity { max_logits_rows: 1, cache_dtype: cache.dtype, ..*capacity }
 }
 
 /// An uploaded prediction layer with workspace and cache.

@@ -159,8 +159,8 @@ pub struct Capacity {
     pub max_num_seqs: usize,
     /// Tokens per block of the cache.
     pub block_size: usize,
-    /// How the cache stores its rows.
-    pub cache: CacheDtype,
+    /// Type of the cache's rows.
+    pub cache_dtype: CacheDtype,
 }
 
 /// Memory of a backend beside its weights, in bytes; of several ranks as many times what the rank needs that needs most.

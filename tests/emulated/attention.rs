@@ -81,14 +81,8 @@ const ODD: MlaShape = MlaShape {
     scale: 0.1,
 };
 
-const ROOMY: AttentionCapacity = AttentionCapacity {
-    rows: 256,
-    absorbed_rows: 64,
-    items: 64,
-    slab_keys: 64,
-    block_size: 16,
-    cache: CacheDtype::F32,
-};
+const ROOMY: AttentionCapacity =
+    AttentionCapacity { rows: 256, absorbed_rows: 64, items: 64, slab_keys: 64, block_size: 16 };
 
 /// A model's layer, and sequences whose queries and keys depend on sequence and position alone.
 #[derive(Clone)]
@@ -317,8 +311,8 @@ impl World {
     }
 
     fn attention(&self, stream: &mut Stream<TestDriver>, way: &Way) -> Attention {
-        let capacity = AttentionCapacity { block_size: self.block_size, cache: self.dtype, ..way.capacity };
-        Attention::new(stream, &self.shape, &capacity, self.arithmetic, None).unwrap()
+        let capacity = AttentionCapacity { block_size: self.block_size, ..way.capacity };
+        Attention::new(stream, &self.shape, self.dtype, &capacity, self.arithmetic, None).unwrap()
     }
 
     fn upload(&self, stream: &mut Stream<TestDriver>, step: &Step, words: &[u32]) -> (Addresses, KvUp) {
@@ -812,7 +806,9 @@ fn queries_in_f32_give_the_items_of_operands() {
             };
             stream.launch(function, tiled_mla_absorb::launch(&shape, rows), &params).unwrap();
             let launch = wgmma_mla_decode::launch(&shape, items, 2);
-            stream.launch(wgmma_mla_decode::function(dtype).unwrap(), launch, &params).unwrap();
+            stream
+                .launch(wgmma_mla_decode::function(&shape, Arch::Sm90a, dtype).unwrap(), launch, &params)
+                .unwrap();
             let statistics = stream.read::<u32>(params.statistics, 2 * items * num_heads).unwrap();
             let latents = items * num_heads * shape.kv_lora_rank;
             (statistics, stream.read::<u16>(params.latents, latents).unwrap())
@@ -1214,15 +1210,10 @@ fn launches_of_several_passes_serve_the_lists_of_later_steps() {
 fn steps_of_many_long_contexts_are_recorded() {
     const BLOCK_SIZE: usize = 64;
     let Some(mut stream) = stream(&PLAIN) else { return };
-    let capacity = AttentionCapacity {
-        rows: 64,
-        absorbed_rows: 64,
-        items: 4096,
-        block_size: BLOCK_SIZE,
-        slab_keys: 64,
-        ..ROOMY
-    };
-    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32, None).unwrap();
+    let capacity =
+        AttentionCapacity { rows: 64, absorbed_rows: 64, items: 4096, block_size: BLOCK_SIZE, slab_keys: 64 };
+    let mut attention =
+        Attention::new(&mut stream, &SMALL, CacheDtype::F32, &capacity, Activations::F32, None).unwrap();
     for (rows, context, passes) in
         [(64, 32_768, 1), (64, 32_769, 2), (8, 262_145, 2), (64, 262_144, 8), (64, 262_145, 16)]
     {
@@ -1243,7 +1234,8 @@ fn what_exceeds_the_capacity_is_refused() {
     let world = World::new(SMALL, CacheDtype::F32, KvUpType::F32, 16);
     let Some(mut stream) = stream(&PLAIN) else { return };
     let capacity = AttentionCapacity { rows: 20, items: 2, ..ROOMY };
-    let mut attention = Attention::new(&mut stream, &SMALL, &capacity, Activations::F32, None).unwrap();
+    let mut attention =
+        Attention::new(&mut stream, &SMALL, CacheDtype::F32, &capacity, Activations::F32, None).unwrap();
     let mut refused = |plan: &StepPlan| attention.lists(plan, 0).err().map(|error| error.to_string());
     assert_eq!(refused(&world.step(&[absorbed(0, 16 * SPLIT - 1..16 * SPLIT)]).plan), None);
     // There is room for 16 items at least, of 512 keys in a context of more than 4,096.
@@ -1259,6 +1251,8 @@ fn what_exceeds_the_capacity_is_refused() {
     assert!(text.contains("a block table of 16 tokens for a context of 17"), "{text}");
 
     let odd = MlaShape { v_head_dim: 6, ..SMALL };
-    let text = Attention::new(&mut stream, &odd, &capacity, Activations::Bf16, None).unwrap_err().to_string();
+    let text = Attention::new(&mut stream, &odd, CacheDtype::F32, &capacity, Activations::Bf16, None)
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("v_head_dim is 6"), "{text}");
 }

@@ -231,7 +231,7 @@ fn nano_says_what_it_says_on_the_cpu() {
             max_logits_rows: 32,
             max_num_seqs: 4,
             block_size: BLOCK_SIZE,
-            cache: cache.dtype,
+            cache_dtype: cache.dtype,
         };
         let vocab = blueprint.vocab_size;
         let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();

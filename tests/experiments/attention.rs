@@ -150,7 +150,6 @@ impl Layers {
             absorbed_rows: rows,
             items: rows * items.max(mla_decode::items_of(context, SPLITS_OF_ITEM)),
             block_size: BLOCK_SIZE,
-            cache: FP8,
             slab_keys: 1,
         };
         let mut cache_shape = CacheShape {
@@ -165,7 +164,7 @@ impl Layers {
         // Beyond the second cache, where there is a GPU.
         cache_shape.num_layers =
             if on_gpu() { (256usize << 20).div_ceil(layer_bytes).clamp(1, 64) } else { 1 };
-        let mut attention = Attention::new(stream, shape, &capacity, Activations::Bf16, None).unwrap();
+        let mut attention = Attention::new(stream, shape, FP8, &capacity, Activations::Bf16, None).unwrap();
         let mut words = attention.lists(&plan, 0).unwrap().to_vec();
         assert_eq!(attention.num_passes(), 1);
         if tokens == 1 {

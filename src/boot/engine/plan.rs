@@ -79,7 +79,7 @@ pub(super) fn lay_out<'a, B: Backend>(
         max_logits_rows: decode_rows.min(preferences.max_logits_rows),
         max_num_seqs: batching.max_num_seqs,
         block_size: options.block_size,
-        cache: dtype,
+        cache_dtype: dtype,
     };
     let one_block = blueprint.cache_shape(1, options.block_size, dtype);
     let draft = DraftSource::open(&options.speculation, checkpoint, blueprint, eps)?;

@@ -285,7 +285,7 @@ fn workspace_bytes(request: &Request<'_>, split: Split) -> f64 {
         max_logits_rows: request.max_num_seqs.min(request.max_num_batched_tokens).min(256),
         max_num_seqs: request.max_num_seqs,
         block_size: BLOCK_SIZE,
-        cache: request.kv,
+        cache_dtype: request.kv,
     };
     let block = b.cache_shape(1, BLOCK_SIZE, request.kv);
     let rank = (world > 1).then(|| (Share { rank: 0, world }, split.parallelism()));

@@ -397,7 +397,7 @@ mod tests {
             max_logits_rows: 5,
             max_num_seqs: 1,
             block_size: 16,
-            cache: cache.dtype,
+            cache_dtype: cache.dtype,
         };
         let mut model = Model::new(backend, blueprint, weights, eps, capacity, &cache).unwrap();
         let (mut whole, mut whole_logits) = (Everything::default(), Vec::new());

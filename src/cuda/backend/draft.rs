@@ -439,7 +439,8 @@ impl<D: Driver> CudaBackend<D> {
                     attention: Attention::new(
                         &mut self.stream,
                         mla,
-                        &attention_capacity(&Capacity { cache: cache.dtype, ..*capacity }, 1),
+                        cache.dtype,
+                        &attention_capacity(capacity, 1),
                         arithmetic,
                         None,
                     )?,

@@ -19,7 +19,6 @@ pub(super) fn attention_capacity(capacity: &Capacity, parts: usize) -> Attention
         absorbed_rows: step::padded(capacity.max_num_seqs.min(capacity.max_tokens)),
         items: 4096 / parts,
         block_size: capacity.block_size,
-        cache: capacity.cache,
         slab_keys: 2048,
     }
 }

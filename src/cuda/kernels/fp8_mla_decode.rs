@@ -11,7 +11,7 @@ const KEYS: usize = 32;
 /// Tiles of keys at once.
 const STAGES: usize = 3;
 /// Blocks of a cluster, each with a split of an item.
-pub const SPLITS: usize = 4;
+pub const SPLITS: usize = super::wgmma_mla_decode::SPLITS;
 const THREADS: u32 = 256;
 /// The sizes that it is made for: C and R of every model of the family.
 const LATENT: usize = 512;
@@ -39,17 +39,11 @@ const fn shared_bytes(rope_codes: bool) -> u32 {
     (keys + scores + weights + statistics + (3 * STAGES + 2) * 8) as u32
 }
 
-/// Whether there are functions for these sizes on this architecture.
-pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
-    KERNEL.archs.contains(&arch) && (shape.kv_lora_rank, shape.qk_rope_head_dim) == (LATENT, ROPE)
-}
-
-/// The function for rows of this type; `None` for rows of f32 and bf16.
-pub fn function(cache: CacheDtype) -> Option<&'static str> {
-    match cache {
-        CacheDtype::F32 | CacheDtype::Bf16 => None,
-        CacheDtype::Fp8(format) => KERNEL.functions.get(usize::from(format.rope_codes)).copied(),
-    }
+/// The function for these sizes and rows of this type on this architecture, if there is one.
+pub fn function(shape: &MlaShape, arch: Arch, cache: CacheDtype) -> Option<&'static str> {
+    let CacheDtype::Fp8(format) = cache else { return None };
+    let fits = KERNEL.archs.contains(&arch) && (shape.kv_lora_rank, shape.qk_rope_head_dim) == (LATENT, ROPE);
+    fits.then(|| KERNEL.functions[usize::from(format.rope_codes)])
 }
 
 /// Rows of one sequence that a block takes at once, of so many heads each: rows that share keys.
@@ -88,9 +82,16 @@ mod tests {
 
     #[test]
     fn clusters_share_the_items_of_rows_in_codes() {
-        assert!(takes(&KIMI, Arch::Sm120a) && !takes(&KIMI, Arch::Sm100a));
-        assert!(!takes(&MlaShape { kv_lora_rank: 256, ..KIMI }, Arch::Sm120a));
-        assert_eq!(function(CacheDtype::Bf16), None);
+        let codes = |rope_codes| CacheDtype::Fp8(CachedRowFormat { row_scales: true, rope_codes });
+        assert_eq!(function(&KIMI, Arch::Sm120a, codes(true)), Some("fp8_mla_decode_rope"));
+        let small = MlaShape { kv_lora_rank: 256, ..KIMI };
+        for (shape, arch, cache) in [
+            (&KIMI, Arch::Sm100a, codes(true)),
+            (&KIMI, Arch::Sm120a, CacheDtype::Bf16),
+            (&small, Arch::Sm120a, codes(true)),
+        ] {
+            assert_eq!(function(shape, arch, cache), None, "{arch} {cache:?}");
+        }
         assert!(shared_bytes(false) <= Arch::Sm120a.max_shared_bytes());
         assert_eq!(launch(&KIMI, 4096, 45).grid, [88, 2, 1]);
         assert_eq!(launch(&MlaShape { num_heads: 16, ..KIMI }, 3, 45).grid, [12, 1, 1]);

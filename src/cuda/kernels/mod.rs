@@ -27,6 +27,7 @@ pub mod sampler;
 pub mod sampler_cluster;
 pub mod sampler_shards;
 pub mod tcgen05_linear;
+pub mod tcgen05_mla_decode;
 pub mod tcgen05_swiglu;
 pub mod tiled;
 pub mod tiled_down;
@@ -74,6 +75,7 @@ pub const ALL: &[&Kernel] = &[
     &sampler_cluster::KERNEL,
     &sampler_shards::KERNEL,
     &tcgen05_linear::KERNEL,
+    &tcgen05_mla_decode::KERNEL,
     &tcgen05_swiglu::KERNEL,
     &tiled_down::KERNEL,
     &tiled_latent::KERNEL,

@@ -4,15 +4,15 @@ use crate::{Arch, Driver, Kernel, LaunchShape, Limits, Stream};
 use perigee_ops::{CacheDtype, MlaShape, OpError};
 
 /// Heads of a block.
-const HEADS: usize = 64;
+pub(super) const HEADS: usize = 64;
 /// Keys of a tile.
-const KEYS: usize = 64;
+pub(super) const KEYS: usize = 64;
 /// Blocks of a cluster, each with a split of an item.
 pub const SPLITS: usize = 4;
 const THREADS: u32 = 512;
 /// The sizes that it is made for: C and R of every model of the family.
-const LATENT: usize = 512;
-const ROPE: usize = 64;
+pub(super) const LATENT: usize = 512;
+pub(super) const ROPE: usize = 64;
 
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
@@ -32,13 +32,11 @@ const SHARED_BYTES: u32 = (2 * (HEADS + 2 * KEYS) * (LATENT + ROPE)
     + 4 * (2 * 2 * KEYS + 3 * HEADS + 2 * 2 * HEADS)
     + 8 * 8) as u32;
 
-/// Whether there are functions for these sizes on this architecture.
-pub fn takes(shape: &MlaShape, arch: Arch) -> bool {
-    KERNEL.archs.contains(&arch) && (shape.kv_lora_rank, shape.qk_rope_head_dim) == (LATENT, ROPE)
-}
-
-/// The function for rows of this type; `None` for rows of f32.
-pub fn function(cache: CacheDtype) -> Option<&'static str> {
+/// The function for these sizes and rows of this type on this architecture, if there is one.
+pub fn function(shape: &MlaShape, arch: Arch, cache: CacheDtype) -> Option<&'static str> {
+    if !KERNEL.archs.contains(&arch) || (shape.kv_lora_rank, shape.qk_rope_head_dim) != (LATENT, ROPE) {
+        return None;
+    }
     let index = match cache {
         CacheDtype::F32 => return None,
         CacheDtype::Bf16 => 0,
@@ -62,9 +60,20 @@ pub fn clusters<D: Driver>(stream: &mut Stream<D>) -> Result<u32, OpError> {
 
 /// Shape of the launch over passes of up to `max_items` items, where so many clusters run at once: each has an equal share of the items.
 pub fn launch(shape: &MlaShape, max_items: usize, clusters: u32) -> LaunchShape {
+    cluster_launch(shape, max_items, clusters, THREADS, SHARED_BYTES)
+}
+
+/// The same of a kernel with so many threads and so much shared memory.
+pub(super) fn cluster_launch(
+    shape: &MlaShape,
+    max_items: usize,
+    clusters: u32,
+    threads: u32,
+    shared_bytes: u32,
+) -> LaunchShape {
     let groups = shape.num_heads.div_ceil(HEADS) as u32;
     let clusters = (clusters / groups).min(max_items as u32).max(1);
-    LaunchShape { grid: [SPLITS as u32 * clusters, groups, 1], threads: THREADS, shared_bytes: SHARED_BYTES }
+    LaunchShape { grid: [SPLITS as u32 * clusters, groups, 1], threads, shared_bytes }
 }
 
 #[cfg(test)]
@@ -82,9 +91,10 @@ mod tests {
 
     #[test]
     fn clusters_share_the_items_of_hopper() {
-        assert!(takes(&KIMI, Arch::Sm90a) && !takes(&KIMI, Arch::Sm100a));
-        assert!(!takes(&MlaShape { kv_lora_rank: 256, ..KIMI }, Arch::Sm90a));
-        assert_eq!(function(CacheDtype::F32), None);
+        assert_eq!(function(&KIMI, Arch::Sm90a, CacheDtype::Bf16), Some("wgmma_mla_decode_bf16"));
+        assert_eq!(function(&KIMI, Arch::Sm100a, CacheDtype::Bf16), None);
+        assert_eq!(function(&MlaShape { kv_lora_rank: 256, ..KIMI }, Arch::Sm90a, CacheDtype::Bf16), None);
+        assert_eq!(function(&KIMI, Arch::Sm90a, CacheDtype::F32), None);
         assert_eq!(launch(&KIMI, 4096, 32).grid, [128, 1, 1]);
         assert_eq!(launch(&MlaShape { num_heads: 65, ..KIMI }, 4096, 33).grid, [64, 2, 1]);
         assert_eq!(launch(&KIMI, 3, 32).grid, [12, 1, 1]);

@@ -293,7 +293,7 @@ impl Layers {
         let layer_bytes = cache_shape.bytes();
         cache_shape.num_layers =
             effort.rotation_bytes.div_ceil(layer_bytes.max(1)).clamp(1, effort.max_copies);
-        let mut attention = Attention::new(stream, mla, capacity, Activations::Bf16, None)?;
+        let mut attention = Attention::new(stream, mla, dtype, capacity, Activations::Bf16, None)?;
         let lists = attention.lists(&plan, 0)?.to_vec();
         let rows = plan.num_rows();
         let head = mla.qk_nope_head_dim + mla.v_head_dim;
@@ -369,7 +369,6 @@ fn decode<D: Driver>(
         absorbed_rows: rows,
         items: rows * crate::kernels::mla_decode::items_of(context, 1),
         block_size: BLOCK_SIZE,
-        cache: dtype,
         slab_keys: 1,
     };
     let layers = Layers::new(stream, mla, dtype, plan, &capacity, effort)?;
@@ -397,14 +396,8 @@ fn prompt<D: Driver>(
     let table: Vec<BlockId> = (0..context.div_ceil(BLOCK_SIZE)).map(|block| BlockId(block as u32)).collect();
     let mut plan = StepPlan::default();
     plan.add((0..rows).map(|_| TokenSource::from(0)), context - rows, context, &table, BLOCK_SIZE);
-    let capacity = AttentionCapacity {
-        rows,
-        absorbed_rows: 1,
-        items: 1,
-        block_size: BLOCK_SIZE,
-        cache: dtype,
-        slab_keys: context,
-    };
+    let capacity =
+        AttentionCapacity { rows, absorbed_rows: 1, items: 1, block_size: BLOCK_SIZE, slab_keys: context };
     let layers = Layers::new(stream, mla, dtype, plan, &capacity, effort)?;
     let visible: usize = (context - rows + 1..=context).sum();
     let head = mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim;
