@@ -570,6 +570,9 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
         publish_stores();
     }
     meet_cluster();
+    if (threadIdx.x == THREADS - 1) {
+        fetch_ahead(params.ahead, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
+    }
     const Item item = Item::from(params, share_of(params, cluster), end);
     if (item.place >= end) {
         return;

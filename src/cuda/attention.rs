@@ -112,7 +112,7 @@ pub struct Addresses {
     pub block_tables: u64,
     /// The words of [`Attention::lists`].
     pub lists: u64,
-    /// Fetched meanwhile, in absorbed form on Hopper.
+    /// Fetched meanwhile, in absorbed form by clusters.
     pub ahead: Ahead,
 }
 

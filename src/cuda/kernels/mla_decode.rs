@@ -151,7 +151,7 @@ pub struct Params {
     pub queries_are_ready: u32,
     /// Unused.
     pub padding: u32,
-    /// Fetched by the decode kernel of Hopper.
+    /// Fetched by the decode kernels of clusters.
     pub ahead: Ahead,
 }
 
