@@ -164,7 +164,7 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
     } else if kernel.name == kernels::wgmma_mla_expand::KERNEL.name {
         // A panel of 64 values of C.
         assert!(lines(" HGMMA.64x256x16.F32.BF16") >= 4, "{arch}");
-    } else if kernel.name == kernels::wgmma_panels::KERNEL.name {
+    } else if kernel.name == kernels::row_panels::KERNEL.name {
         // Eight chunks of a thread, of four pairs of inputs each.
         assert!(lines(" STG.E.128") >= 8 && lines(" LDG.E") >= 8 * 4, "{arch}");
     } else if kernel.name == kernels::wgmma_mla_absorb::KERNEL.name {

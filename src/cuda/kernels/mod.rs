@@ -22,6 +22,7 @@ pub mod repack;
 pub mod rms_norm;
 pub mod route;
 pub mod route_swiglu;
+pub mod row_panels;
 pub mod sampler;
 pub mod sampler_cluster;
 pub mod sampler_shards;
@@ -42,7 +43,6 @@ pub mod wgmma_mla_absorb;
 pub mod wgmma_mla_decode;
 pub mod wgmma_mla_expand;
 pub mod wgmma_mla_prefill;
-pub mod wgmma_panels;
 pub mod wgmma_swiglu;
 
 use super::Kernel;
@@ -68,6 +68,7 @@ pub const ALL: &[&Kernel] = &[
     &rms_norm::KERNEL,
     &route::KERNEL,
     &route_swiglu::KERNEL,
+    &row_panels::KERNEL,
     &sampler::KERNEL,
     &sampler_cluster::KERNEL,
     &sampler_shards::KERNEL,
@@ -87,7 +88,6 @@ pub const ALL: &[&Kernel] = &[
     &wgmma_mla_decode::KERNEL,
     &wgmma_mla_expand::KERNEL,
     &wgmma_mla_prefill::KERNEL,
-    &wgmma_panels::KERNEL,
     &wgmma_swiglu::KERNEL,
 ];
 

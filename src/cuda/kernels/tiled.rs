@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::route::Worklist;
-use super::{rms_norm, wgmma_panels};
+use super::{rms_norm, row_panels};
 use crate::weights::{Format, TILE, Tiled, TiledWeight, UNIT};
 use crate::{Arch, Driver, DriverError, LaunchShape, Stream};
 use perigee_ops::OpError;
@@ -406,7 +406,7 @@ pub(super) fn launch<D: Driver>(
     }
     let Some(part) = parts.first() else { return Ok(()) };
     let has_room =
-        variant.schedule != Schedule::Panels || wgmma_panels::places(parts, stream.panels()).is_some();
+        variant.schedule != Schedule::Panels || row_panels::places(parts, stream.panels()).is_some();
     // Without room for panels a product reads the rows themselves, with the same bits.
     let variant = if has_room { variant } else { Variant::without_panels() };
     let function = functions.of(variant, part.matrix.format).ok_or_else(|| {
@@ -428,13 +428,13 @@ pub(crate) fn launch_function<D: Driver>(
 ) -> Result<(), OpError> {
     let mut panels = Vec::new();
     if variant.schedule == Schedule::Panels {
-        panels = wgmma_panels::places(parts, stream.panels()).ok_or_else(|| {
+        panels = row_panels::places(parts, stream.panels()).ok_or_else(|| {
             let text = "no room for rows as panels, or rows in no order".into();
             DriverError { call: "launch", code: 0, text, fatal: false }
         })?;
         for (at, (part, place)) in parts.iter().zip(&panels).enumerate() {
             if !panels[..at].contains(place) {
-                wgmma_panels::launch(stream, part, *place)?;
+                row_panels::launch(stream, part, *place)?;
             }
         }
     }
