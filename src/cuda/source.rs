@@ -37,6 +37,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("slots.cuh", include_str!("../../kernels/include/slots.cuh")),
     ("swiglu_write.cuh", include_str!("../../kernels/include/swiglu_write.cuh")),
     ("tcgen05.cuh", include_str!("../../kernels/include/tcgen05.cuh")),
+    ("tcgen05_tile.cuh", include_str!("../../kernels/include/tcgen05_tile.cuh")),
     ("tile.cuh", include_str!("../../kernels/include/tile.cuh")),
     ("tile_block.cuh", include_str!("../../kernels/include/tile_block.cuh")),
     ("tile_format.cuh", include_str!("../../kernels/include/tile_format.cuh")),

@@ -26,6 +26,8 @@ pub mod row_panels;
 pub mod sampler;
 pub mod sampler_cluster;
 pub mod sampler_shards;
+pub mod tcgen05_bf16_linear;
+pub mod tcgen05_bf16_swiglu;
 pub mod tcgen05_linear;
 pub mod tcgen05_swiglu;
 pub mod tiled;
@@ -72,6 +74,8 @@ pub const ALL: &[&Kernel] = &[
     &sampler::KERNEL,
     &sampler_cluster::KERNEL,
     &sampler_shards::KERNEL,
+    &tcgen05_bf16_linear::KERNEL,
+    &tcgen05_bf16_swiglu::KERNEL,
     &tcgen05_linear::KERNEL,
     &tcgen05_swiglu::KERNEL,
     &tiled_down::KERNEL,
