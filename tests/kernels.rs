@@ -164,7 +164,7 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
     } else if kernel.name == kernels::wgmma_mla_expand::KERNEL.name {
         // A panel of 64 values of C.
         assert!(lines(" HGMMA.64x256x16.F32.BF16") >= 4, "{arch}");
-    } else if kernel.name == kernels::wgmma_panels::KERNEL.name {
+    } else if kernel.name == kernels::row_panels::KERNEL.name {
         // Eight chunks of a thread, of four pairs of inputs each.
         assert!(lines(" STG.E.128") >= 8 && lines(" LDG.E") >= 8 * 4, "{arch}");
     } else if kernel.name == kernels::wgmma_mla_absorb::KERNEL.name {
@@ -236,6 +236,19 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert_eq!(lines(" UTCCP.T.S.4"), copies, "{} {arch}", kernel.name);
         assert_eq!(lines(" UTCBAR"), 2 * functions, "{} {arch}", kernel.name);
         assert!(lines(" LDGSTS.E.BYPASS.128") >= functions, "{} {arch}", kernel.name);
+    }
+    if [kernels::tcgen05_bf16_linear::KERNEL.name, kernels::tcgen05_bf16_swiglu::KERNEL.name]
+        .contains(&kernel.name)
+    {
+        // Eight steps; commits of a stage of rows, of one of weights and of a chunk; each of two tiles in one store, of two units; rows by
+        // copies to both blocks of a cluster.
+        assert_eq!(lines(" UTCHMMA"), 8 * functions, "{} {arch}", kernel.name);
+        assert_eq!(lines(" UTCBAR"), 3 * functions, "{} {arch}", kernel.name);
+        assert_eq!(lines(" STTM.16dp128bit.x16"), 4 * functions, "{} {arch}", kernel.name);
+        assert_eq!(lines(" UBLKCP.S.G.MULTICAST"), functions, "{} {arch}", kernel.name);
+        // Words of weights, eight of a tile and unit in bf16 and two in four bits, ahead of the loop and in it.
+        assert!(lines(" LDG.E.128") >= 2 * 4 * (8 + 2 * (functions - 1)), "{} {arch}", kernel.name);
+        assert!(lines(" USETMAXREG") >= 3 * functions && lines(" HMMA.") == 0, "{} {arch}", kernel.name);
     }
     if kernel.name.starts_with("sampler") {
         // No loop of exchanges in place of an atomic sum.

@@ -177,3 +177,61 @@ __device__ __forceinline__ void store_columns(u32 address, const u32 (&words)[16
                  : "memory");
 }
 __device__ __forceinline__ void finish_stores() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }
+
+// Instruction descriptor of bf16 products of 128 rows by `columns`, a multiple of 16, sums in f32; both operands along k.
+__device__ __forceinline__ u32 bf16_descriptor(u32 columns) {
+    constexpr u32 F32 = 1, BF16 = 1, ROWS = 128;
+    return F32 << 4 | BF16 << 7 | BF16 << 10 | columns >> 3 << 17 | ROWS >> 4 << 24;
+}
+
+// sums = A B, or sums += A B: 16 of k in bf16, A in tensor memory, a row a lane and two of k a column.
+__device__ __forceinline__ void multiply_bf16(u32 sums, u32 a, u64 b, u32 instruction, bool add) {
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %4, 0;\ntcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, add;\n}"
+        :
+        : "r"(sums), "r"(a), "l"(b), "r"(instruction), "r"(static_cast<u32>(add))
+        : "memory");
+}
+
+// Fragments of A of eight steps as `mma` takes them (mma.cuh), which are 16 lanes of 64 columns: eight columns a step. On their way until
+// `finish_stores`.
+__device__ __forceinline__ void store_fragments(u32 address, const u32 (&words)[32]) {
+    asm volatile(
+        "tcgen05.st.sync.aligned.16x128b.x16.b32 [%0], {%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32};"
+        :
+        : "r"(address), WORDS8(words, 0), WORDS8(words, 8), WORDS8(words, 16), WORDS8(words, 24)
+        : "memory");
+}
+
+// 16 lanes of 32 columns, of every eight columns as `mma` has sums.
+__device__ __forceinline__ void load_sums(float (&sums)[16], u32 address) {
+    asm volatile(
+        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];\n"
+        "tcgen05.wait::ld.sync.aligned;"
+        : FLOATS8(sums, 0), FLOATS8(sums, 8)
+        : "r"(address)
+        : "memory");
+}
+
+// The same of eight columns.
+__device__ __forceinline__ void load_sums(float (&sums)[4], u32 address) {
+    asm volatile("tcgen05.ld.sync.aligned.16x256b.x1.b32 {%0, %1, %2, %3}, [%4];\ntcgen05.wait::ld.sync.aligned;"
+                 : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// The reverse of it.
+__device__ __forceinline__ void store_sums(u32 address, const float (&sums)[16]) {
+    u32 words[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+        words[i] = __float_as_uint(sums[i]);
+    }
+    asm volatile(
+        "tcgen05.st.sync.aligned.16x256b.x4.b32 [%0], {%1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16};"
+        :
+        : "r"(address), WORDS8(words, 0), WORDS8(words, 8)
+        : "memory");
+}

@@ -1,27 +1,12 @@
 // Tensor cores of Hopper (PTX ISA, "Asynchronous warpgroup level matrix instructions"; sm_90a): products of tiles in shared
 // memory by the four warps of a warpgroup.
 //
-// A tile is made of panels: rows of 64 values of bf16, 128 bytes, in which the chunk c of 16 bytes of row r is at the place
-// c ^ (r % 8) (the swizzle of 128 bytes); a panel begins at a multiple of 1024 bytes. Sums of m64nN are those of m16n8 for
-// every eight columns (mma.cuh), warp w of the group having rows 16w .. 16w + 15.
+// A tile is made of panels (panel.cuh). Sums of m64nN are those of m16n8 for every eight columns (mma.cuh), warp w of the group
+// having rows 16w .. 16w + 15.
 
 #include "barrier.cuh"
-
-constexpr int WARPGROUP = 128;
-constexpr int WARPGROUP_WARPS = 4;
-// Bytes of a row of a panel, and of eight rows, after which the swizzle repeats.
-constexpr int PANEL_PITCH = 128;
-constexpr int PANEL_EIGHT = 8 * PANEL_PITCH;
-// Columns of a panel; bytes of one of 64 rows.
-constexpr int PANEL = 64;
-constexpr int PANEL_BYTES = 64 * PANEL_PITCH;
-// Products of 16 of k in a panel; bytes from one to the next where k is along a row, and where it is along the rows.
-constexpr int PANEL_STEPS = PANEL / 16;
-constexpr int PANEL_STEP_COLUMNS = 2 * 16;
-constexpr int PANEL_STEP_ROWS = 16 * PANEL_PITCH;
-
-// Byte of chunk `chunk` of row `row` in a panel.
-__device__ __forceinline__ int panel_byte(int row, int chunk) { return row * PANEL_PITCH + ((chunk ^ (row & 7)) << 4); }
+#include "panel.cuh"
+#include "warpgroup.cuh"
 
 // Matrix descriptor of a tile at this address of shared memory. Along k in a row (K-major): `panels` is not read. Along the
 // rows (MN-major): k is the row of a panel, and the next 64 columns are `panels` bytes behind.
@@ -148,15 +133,4 @@ __device__ __forceinline__ void wgmma_rows(float (&sums)[N / 2], const u32 (&a)[
     } else {
         WGMMA_ROWS(128, 64, WGMMA_SUMS64(sums, 0), "%64", "%65", "%66", "%67", "%68", "%69");
     }
-}
-
-// Moves registers between warpgroups: the threads of this one have `COUNT` from here on, a multiple of 8.
-template <int COUNT>
-__device__ __forceinline__ void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <int COUNT>
-__device__ __forceinline__ void leave_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }

@@ -8,7 +8,7 @@
 // 2j + h of a panel's row has inputs 32c + 4j + 2h and the next of c = 0 to 3. So 4 bytes are copied at a time; a warp copies the
 // 128 bytes of one row of a panel, which it finds in four pieces of 32 bytes, to all banks.
 //
-// Of prompts rows may come as panels already (wgmma_panels.cu), and the SHARE blocks of a cluster, with other outputs of the same rows, bring a
+// Of prompts rows may come as panels already (row_panels.cu), and the SHARE blocks of a cluster, with other outputs of the same rows, bring a
 // part of each unit to all of them: a stage is written when all blocks have multiplied it.
 //
 // With RANKS of 8 the blocks of a cluster have the chunks of the same outputs and rows: a product of few outputs is spread over more

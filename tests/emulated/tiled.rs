@@ -6,9 +6,10 @@ use perigee_cuda::kernels::experts::TILE_ROWS;
 use perigee_cuda::kernels::route::{self, Choice, FusedRoute, Held, Worklist};
 use perigee_cuda::kernels::tiled::{Part, RowNorms, Rows, Schedule, Slots, Variant};
 use perigee_cuda::kernels::{
-    latent, linear, rms_norm, route_swiglu, tiled_down, tiled_latent, tiled_linear, tiled_swiglu,
+    latent, linear, rms_norm, route_swiglu, tcgen05_bf16_linear, tiled_down, tiled_latent, tiled_linear,
+    tiled_swiglu,
 };
-use perigee_cuda::{Arch, Buffer, Format, Matrix, Packer, Stream};
+use perigee_cuda::{Arch, Buffer, Format, Matrix, Packer, Program, Stream};
 use perigee_numbers::quant::{CachedRowFormat, PackedFormat, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::Dtype;
 use perigee_ops::host::HostOps;
@@ -18,9 +19,9 @@ use perigee_ops::{CacheDtype, CacheShape, RouterShape};
 
 use perigee_emulator::machine::Traffic;
 
-use super::TestDriver;
 use super::operations::{Device, Outputs, bf16, buffer, devices, floats};
 use super::weights::{ALL, Stored, Weight};
+use super::{TestDriver, on_gpu};
 
 /// Formats with tiles.
 fn formats() -> impl Iterator<Item = Stored> {
@@ -150,48 +151,202 @@ fn rows_beyond_four_gibibytes_are_found() {
     }
 }
 
-/// Rows as panels: several tiles of them, the same ones for two matrices, blocks of a cluster with and without outputs. The bits are those of
-/// rows that are read where they are, as they are where panels have no room.
-#[test]
-fn rows_as_panels() {
-    const ROWS: usize = 140;
-    let (mut rng, columns) = (fastrand::Rng::with_seed(37), 416);
-    let weights = [300, 40].map(|out| Weight::random(&mut rng, Stored::Bf16, [out, columns]));
-    let gates = [0; 2].map(|_| Weight::random(&mut rng, Stored::Bf16, [72, columns]));
-    let x = rounded(&mut rng, ROWS * columns);
-    let named = |name: &str| Variant::ALL.iter().find(|variant| variant.name == name).unwrap();
-    let [panels, plain] = ["panel32x128", "wgmma32x128"].map(named);
-    for (name, mut device) in devices().filter(|(_, device)| panels.fits(device.arch())) {
-        let mut packer = Packer::default();
-        let matrices = weights
+/// Products of rows in their order: of two matrices with the same rows, of one that is added to, and of gate and up.
+struct PanelCase {
+    rows: usize,
+    columns: usize,
+    out: [usize; 3],
+    weights: [Weight; 2],
+    gates: [Weight; 2],
+    x: Vec<f32>,
+}
+
+impl PanelCase {
+    fn random(rng: &mut fastrand::Rng, stored: Stored, rows: usize, out: [usize; 3], columns: usize) -> Self {
+        let [first, second, inner] = out;
+        Self {
+            rows,
+            columns,
+            out,
+            weights: [first, second].map(|out| Weight::random(rng, stored, [out, columns])),
+            gates: [0; 2].map(|_| Weight::random(rng, stored, [inner, columns])),
+            x: rounded(rng, rows * columns),
+        }
+    }
+
+    /// The bytes of all outputs on a device by each of some variants.
+    fn outputs<const N: usize>(&self, device: &mut Device, variants: [&Variant; N]) -> [Vec<u8>; N] {
+        let (Self { rows, out, .. }, mut packer) = (self, Packer::default());
+        let matrices = self
+            .weights
             .each_ref()
-            .map(|weight| packer.pack(&mut device, "rows", &[&weight.view()], None).unwrap());
-        let [gate, up] = gates.each_ref().map(Weight::view);
-        let gate_up = packer.pack(&mut device, "rows", &[&gate], Some(&[&up])).unwrap();
-        packer.check(&mut device).unwrap();
-        let x = stored_rows(&mut device, &x, columns);
-        let run = |device: &mut Device, variant: &Variant| {
-            let mut zeros = |width: usize, bytes: usize| Rows {
-                address: device.zeros("y", bytes * ROWS * width).unwrap().address,
-                stride: width,
-            };
-            let (y, other, inner) = (zeros(300, 4), zeros(40, 4), zeros(72, 2));
-            let part = |matrix, y| Part { matrix, slots: Slots::Rows(ROWS, 0), x, y };
+            .map(|weight| packer.pack(device, "rows", &[&weight.view()], None).unwrap());
+        let [gate, up] = self.gates.each_ref().map(Weight::view);
+        let gate_up = packer.pack(device, "rows", &[&gate], Some(&[&up])).unwrap();
+        packer.check(device).unwrap();
+        let x = stored_rows(device, &self.x, self.columns);
+        variants.map(|variant| {
+            let bytes: [usize; 3] = [4 * rows * out[0], 4 * rows * out[1], 2 * rows * out[2]];
+            let [y, other, inner] = [0, 1, 2]
+                .map(|at| Rows { address: device.zeros("y", bytes[at]).unwrap().address, stride: out[at] });
+            let part = |matrix, y| Part { matrix, slots: Slots::Rows(*rows, 0), x, y };
             let [first, second] = &matrices;
             tiled_linear::launch(device, variant, &[part(first, y), part(second, other)], false).unwrap();
             tiled_linear::launch(device, variant, &[part(first, y)], true).unwrap();
             tiled_swiglu::launch(device, variant, &[part(&gate_up, inner)]).unwrap();
-            let mut all: Vec<u8> = device.read(y.address, 4 * ROWS * 300).unwrap();
-            all.extend(device.read::<u8>(other.address, 4 * ROWS * 40).unwrap());
-            all.extend(device.read::<u8>(inner.address, 2 * ROWS * 72).unwrap());
-            all
-        };
-        let expected = run(&mut device, plain);
-        assert!(run(&mut device, panels) == expected, "{name}");
-        let room = device.panels();
+            let all = [y, other, inner].into_iter().zip(bytes);
+            all.flat_map(|(y, bytes)| device.read::<u8>(y.address, bytes).unwrap()).collect()
+        })
+    }
+}
+
+/// Rows as panels: several tiles of them, the same ones for two matrices, blocks of a cluster with and without outputs. The bits are those of
+/// rows that are read where they are, as they are where panels have no room.
+#[test]
+fn rows_as_panels() {
+    let case = PanelCase::random(&mut fastrand::Rng::with_seed(37), Stored::Bf16, 140, [300, 40, 72], 416);
+    let [panels, plain] = ["panel32x128", "wgmma32x128"].map(|name| Variant::named(name).unwrap());
+    for (name, mut device) in devices().filter(|(_, device)| panels.fits(device.arch())) {
+        let [expected, got] = case.outputs(&mut device, [plain, panels]);
+        assert!(got == expected, "{name}");
         device.set_panels(Buffer::NONE);
-        assert!(run(&mut device, panels) == expected, "{name}: without room");
-        device.set_panels(room);
+        assert!(case.outputs(&mut device, [panels]) == [expected], "{name}: without room");
+    }
+}
+
+/// The tensor cores of B200 have the bits of `mma.sync` on another device, in every order of warps: blocks with one half of rows and with two,
+/// of which the last ones are few; units behind K; chunks of one unit and of two, which go round the stages of rows and of weights; blocks of a
+/// cluster with and without outputs.
+#[test]
+fn rows_as_panels_by_tcgen05() {
+    let [tcgen05, plain] = ["tcgen32x256", "block32x64"].map(|name| Variant::named(name).unwrap());
+    let mut rng = fastrand::Rng::with_seed(38);
+    let nvfp4 = Stored::Packed(PackedFormat::Nvfp4, Dtype::F8_E4M3, TensorScale::Multiply(1.0));
+    let mxfp4 = Stored::Packed(PackedFormat::Mxfp4, Dtype::U8, TensorScale::None);
+    let int4 = Stored::Packed(PackedFormat::Int4Group32, Dtype::BF16, TensorScale::None);
+    let cases = [
+        (Stored::Bf16, 300, [300, 40, 72], 416),
+        (Stored::Bf16, 140, [20, 136, 8], 1096),
+        (nvfp4, 97, [24, 40, 72], 1184),
+        (mxfp4, 257, [24, 130, 8], 160),
+        (int4, 129, [140, 8, 8], 288),
+    ];
+    for (stored, rows, out, columns) in cases {
+        let case = PanelCase::random(&mut rng, stored, rows, out, columns);
+        let device = |arch, seed| -> Option<Device> {
+            let mut driver = TestDriver::new(arch, seed)?;
+            driver.set_options(|options| options.races = seed.is_some());
+            let mut device = Stream::new(driver).unwrap();
+            let panels = device.allocate("panels", 4 << 20).unwrap();
+            device.set_panels(panels);
+            Some(device)
+        };
+        let Some(mut other) = device(Arch::Sm90a, None) else { return };
+        let [expected] = case.outputs(&mut other, [plain]);
+        for seed in [None, Some(3), Some(8)] {
+            let mut device = device(Arch::Sm100a, seed).unwrap();
+            if tcgen05.fits(device.arch()) {
+                let [got] = case.outputs(&mut device, [tcgen05]);
+                assert!(got == expected, "{stored:?} [{rows}, {out:?}, {columns}] {seed:?}");
+            }
+        }
+    }
+}
+
+/// Faults of those products, each of which is found by a race, a value never written, other bits or a wait without end.
+#[test]
+fn faults_of_products_by_tcgen05_are_found() {
+    // A GPU has no compiler beside it, and a strong memory.
+    if on_gpu() {
+        return;
+    }
+    let plants = [
+        ("nothing", "", ""),
+        (
+            "rows that are not there are multiplied",
+            "wait(&shared.filled[turn.stage], turn.round);\n            if",
+            "if",
+        ),
+        (
+            "a stage is written while this block multiplies it",
+            "                wait(&shared.multiplied[turn.stage], turn.round ^ 1);\n",
+            "",
+        ),
+        (
+            "a stage is written while the other block multiplies it",
+            "                wait_for_cluster(emptied, turn.round ^ 1);\n",
+            "",
+        ),
+        ("the same part of rows by both blocks", "+ rank * PART;\n    Turn", ";\n    Turn"),
+        (
+            "weights that are not there are multiplied",
+            "        wait(&shared.stored[weight_turn.stage], weight_turn.round);\n",
+            "",
+        ),
+        (
+            "weights are written while they are multiplied",
+            "            wait(&shared.taken[turn.stage], turn.round ^ 1);\n",
+            "",
+        ),
+        (
+            "lanes of another tile",
+            "store_fragments(to + m * TILE_LANES,",
+            "store_fragments(to + (1 - m) * TILE_LANES,",
+        ),
+        ("sums are read before they are there", "        wait(&shared.summed[half], parity);\n", ""),
+        (
+            "sums are written before they were read",
+            "                wait(&shared.added[half], chunk_parity ^ 1);\n",
+            "",
+        ),
+        ("chunks are one", "step > 0 || !begins", "step > 0 || u > 0"),
+        ("the last units are no chunk", "|| u + 1 == params.weight.units", ""),
+    ];
+    let tcgen05 = Variant::named("tcgen32x256").unwrap();
+    // Four chunks of two units and one of one, two halves of each in six stages; one of two blocks has outputs.
+    let (rows, out, columns) = (140, 20, 1096);
+    let mut rng = fastrand::Rng::with_seed(39);
+    let weight = Weight::random(&mut rng, Stored::Bf16, [out, columns]);
+    let x = rounded(&mut rng, rows * columns);
+    let run = |seed: Option<u64>, right: &str, wrong: &str| -> Option<Vec<u8>> {
+        let mut driver = TestDriver::new(Arch::Sm100a, seed)?;
+        driver.set_options(|options| (options.races, options.uninitialized) = (true, true));
+        let mut program = Program::new(&tcgen05_bf16_linear::KERNEL, Arch::Sm100a).unwrap();
+        let (all, one) = (
+            "TCGEN05_FORMATS(tcgen05_bf16_linear, Linear)",
+            "TCGEN05_PANELS(tcgen05_bf16_linear_bf16, TileBf16, Linear)",
+        );
+        for (from, to) in [(all, one), (right, wrong)] {
+            assert!(program.text.contains(from), "{from}");
+            program.text = program.text.replacen(from, to, 1);
+        }
+        program.functions = vec!["tcgen05_bf16_linear_bf16".into()];
+        program.limits.registers = 255;
+        let mut device = Stream::new(driver).unwrap();
+        device.load_program(&program).unwrap();
+        let panels = device.allocate("panels", 4 << 20).unwrap();
+        device.set_panels(panels);
+        let mut packer = Packer::default();
+        let matrix = packer.pack(&mut device, "rows", &[&weight.view()], None).unwrap();
+        let x = stored_rows(&mut device, &x, columns);
+        let y = Rows { address: device.zeros("y", 4 * rows * out).unwrap().address, stride: out };
+        let part = Part { matrix: &matrix, slots: Slots::Rows(rows, 0), x, y };
+        tiled_linear::launch(&mut device, tcgen05, &[part], false).ok()?;
+        device.read(y.address, 4 * rows * out).ok()
+    };
+    let mut expected = None;
+    for (name, right, wrong) in plants {
+        let seeds = std::iter::once(None).chain((3..40).map(Some));
+        let mut got = seeds.map(|seed| run(seed, right, wrong));
+        if right.is_empty() {
+            expected = got.next().flatten();
+            let Some(expected) = &expected else { return };
+            assert!(got.take(2).all(|got| got.as_ref() == Some(expected)), "{name}");
+        } else {
+            let runs = got.position(|got| got != expected);
+            println!("{name}: found after {runs:?} runs");
+            assert!(runs.is_some(), "{name}: not found");
+        }
     }
 }
 

@@ -23,9 +23,12 @@ pub mod repack;
 pub mod rms_norm;
 pub mod route;
 pub mod route_swiglu;
+pub mod row_panels;
 pub mod sampler;
 pub mod sampler_cluster;
 pub mod sampler_shards;
+pub mod tcgen05_bf16_linear;
+pub mod tcgen05_bf16_swiglu;
 pub mod tcgen05_linear;
 pub mod tcgen05_mla_decode;
 pub mod tcgen05_swiglu;
@@ -44,7 +47,6 @@ pub mod wgmma_mla_absorb;
 pub mod wgmma_mla_decode;
 pub mod wgmma_mla_expand;
 pub mod wgmma_mla_prefill;
-pub mod wgmma_panels;
 pub mod wgmma_swiglu;
 
 use super::Kernel;
@@ -71,9 +73,12 @@ pub const ALL: &[&Kernel] = &[
     &rms_norm::KERNEL,
     &route::KERNEL,
     &route_swiglu::KERNEL,
+    &row_panels::KERNEL,
     &sampler::KERNEL,
     &sampler_cluster::KERNEL,
     &sampler_shards::KERNEL,
+    &tcgen05_bf16_linear::KERNEL,
+    &tcgen05_bf16_swiglu::KERNEL,
     &tcgen05_linear::KERNEL,
     &tcgen05_mla_decode::KERNEL,
     &tcgen05_swiglu::KERNEL,
@@ -91,7 +96,6 @@ pub const ALL: &[&Kernel] = &[
     &wgmma_mla_decode::KERNEL,
     &wgmma_mla_expand::KERNEL,
     &wgmma_mla_prefill::KERNEL,
-    &wgmma_panels::KERNEL,
     &wgmma_swiglu::KERNEL,
 ];
 

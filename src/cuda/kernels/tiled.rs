@@ -1,9 +1,10 @@
-//! What `tiled_linear.rs`, `tiled_swiglu.rs` and their forms of `wgmma` share: parameters, and the variants of one product.
+//! What `tiled_linear.rs`, `tiled_swiglu.rs` and their forms of `wgmma` and `tcgen05` share: parameters, and the variants of one product.
 
 use bytemuck::{Pod, Zeroable};
 
+use super::fp4::TCGEN05_ARCHS;
 use super::route::Worklist;
-use super::{rms_norm, wgmma_panels};
+use super::{rms_norm, row_panels};
 use crate::weights::{Format, TILE, Tiled, TiledWeight, UNIT};
 use crate::{Arch, Driver, DriverError, LaunchShape, Stream};
 use perigee_ops::OpError;
@@ -102,24 +103,62 @@ pub enum Schedule {
     Cluster,
     /// As [`Self::Wgmma`], of rows that come as panels, which the blocks of a cluster with other outputs share.
     Panels,
+    /// By `tcgen05`, weights and sums in tensor memory, of such panels (`kernels/include/tcgen05_tile.cuh`).
+    Tcgen05,
 }
 
-impl Schedule {
-    /// Whether it is one of the kernels of `wgmma`.
-    const fn is_wgmma(self) -> bool {
-        matches!(self, Self::Wgmma | Self::Cluster | Self::Panels)
+/// Tensor cores, by the instructions that reach them: each has kernels of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cores {
+    /// `mma.sync`.
+    Mma,
+    /// `wgmma`.
+    Wgmma,
+    /// `tcgen05`.
+    Tcgen05,
+}
+
+impl Cores {
+    /// Architectures that have them.
+    fn archs(self) -> &'static [Arch] {
+        match self {
+            Self::Mma => &Arch::ALL,
+            Self::Wgmma => WGMMA_ARCHS,
+            Self::Tcgen05 => TCGEN05_ARCHS,
+        }
     }
 }
 
-/// Blocks of a cluster of [`Schedule::Panels`].
-const SHARE: u32 = 4;
+impl Schedule {
+    const fn cores(self) -> Cores {
+        match self {
+            Self::Split | Self::Wide | Self::Block => Cores::Mma,
+            Self::Wgmma | Self::Cluster | Self::Panels => Cores::Wgmma,
+            Self::Tcgen05 => Cores::Tcgen05,
+        }
+    }
+
+    /// Whether rows come as panels, in the order of their numbers.
+    pub fn reads_panels(self) -> bool {
+        self.share().is_some()
+    }
+
+    /// Blocks of a cluster that share panels.
+    const fn share(self) -> Option<u32> {
+        match self {
+            Self::Panels => Some(4),
+            Self::Tcgen05 => Some(2),
+            _ => None,
+        }
+    }
+}
 
 /// Most inputs of a product of [`Schedule::Wide`] that may have a norm behind it.
 const WIDE_INPUTS: usize = 4096;
 
 /// Number of variants of the kernels for all architectures, and of all.
 pub(super) const COUNT: usize = 9;
-const ALL_COUNT: usize = COUNT + 4;
+const ALL_COUNT: usize = COUNT + 5;
 
 const fn variant(name: &'static str, warp_tiles: usize, rows: usize, schedule: Schedule) -> Variant {
     Variant { name, warp_tiles, rows, schedule }
@@ -141,20 +180,26 @@ impl Variant {
         variant("cluster32x64", 2, 64, Schedule::Cluster),
         variant("wgmma32x128", 2, 128, Schedule::Wgmma),
         variant("panel32x128", 2, 128, Schedule::Panels),
+        variant("tcgen32x256", 2, 256, Schedule::Tcgen05),
     ];
 
     /// Largest dynamic shared memory, in bytes, over the `mma` variants that fit `arch`.
     pub(super) fn max_shared_bytes(arch: Arch) -> u32 {
-        Self::most_shared_bytes(arch, |schedule| !schedule.is_wgmma())
+        Self::most_shared_bytes(arch, Cores::Mma)
     }
 
     /// The same quantity over the `wgmma` variants.
     pub(super) fn max_wgmma_shared_bytes(arch: Arch) -> u32 {
-        Self::most_shared_bytes(arch, Schedule::is_wgmma)
+        Self::most_shared_bytes(arch, Cores::Wgmma)
     }
 
-    fn most_shared_bytes(arch: Arch, of: impl Fn(Schedule) -> bool) -> u32 {
-        Self::shared_bytes_of(|variant| of(variant.schedule) && variant.fits(arch))
+    /// The same quantity over the `tcgen05` variants.
+    pub(super) fn max_tcgen05_shared_bytes(arch: Arch) -> u32 {
+        Self::most_shared_bytes(arch, Cores::Tcgen05)
+    }
+
+    fn most_shared_bytes(arch: Arch, cores: Cores) -> u32 {
+        Self::shared_bytes_of(|variant| variant.schedule.cores() == cores && variant.fits(arch))
     }
 
     /// Largest dynamic shared memory, in bytes, over some of the variants.
@@ -164,8 +209,7 @@ impl Variant {
 
     /// Whether an architecture has its instructions, and the shared memory of its blocks.
     pub fn fits(&self, arch: Arch) -> bool {
-        let has_products = !self.schedule.is_wgmma() || WGMMA_ARCHS.contains(&arch);
-        has_products && self.shared_bytes() <= arch.max_shared_bytes()
+        self.schedule.cores().archs().contains(&arch) && self.shared_bytes() <= arch.max_shared_bytes()
     }
 
     /// The variant for about `rows` rows of x for each matrix.
@@ -183,9 +227,12 @@ impl Variant {
         Self::ALL.iter().find(|variant| variant.name == name)
     }
 
-    /// What [`Schedule::Panels`] is without panels.
-    fn without_panels() -> &'static Self {
-        Self::named("wgmma32x128").unwrap_or(&Self::ALL[0])
+    /// What it is where panels have no room.
+    fn without_panels(&self) -> &'static Self {
+        match self.schedule {
+            Schedule::Panels => Self::named("wgmma32x128").unwrap_or(&Self::ALL[0]),
+            _ => Self::preferred(self.rows),
+        }
     }
 
     /// The first variant whose blocks have so many rows.
@@ -208,13 +255,20 @@ impl Variant {
     const fn block_tiles(&self) -> usize {
         match self.schedule {
             Schedule::Split => self.warp_tiles,
+            // Four warps bring weights.
+            Schedule::Tcgen05 => self.warp_tiles * 4,
             _ => self.warp_tiles * WARPS,
         }
     }
 
     /// Threads of a block.
     pub(super) const fn threads(&self) -> u32 {
-        let warps = if self.schedule.is_wgmma() { WARPS + COPY_WARPS } else { WARPS };
+        let warps = match self.schedule.cores() {
+            Cores::Mma => WARPS,
+            Cores::Wgmma => WARPS + COPY_WARPS,
+            // Those of weights, of both halves' totals, and of copies and products.
+            Cores::Tcgen05 => 16,
+        };
         32 * warps as u32
     }
 
@@ -235,13 +289,15 @@ impl Variant {
                     + 4 * self.block_tiles() * TILE * self.rows
                     + 8 * self.rows
             }
+            // `Tcgen05Shared`: units of half of the rows, three barriers of each; those of weights and sums, and an address.
+            Schedule::Tcgen05 => 6 * (self.rows * UNIT + 3 * 8) + 8 * (2 * 4 + 2 * 2) + 8,
         };
         bytes as u32
     }
 
     /// Place among the variants of a kernel.
     fn index(&self) -> usize {
-        let kin = Self::ALL.iter().filter(|variant| variant.schedule.is_wgmma() == self.schedule.is_wgmma());
+        let kin = Self::ALL.iter().filter(|variant| variant.schedule.cores() == self.schedule.cores());
         kin.take_while(|variant| *variant != self).count()
     }
 }
@@ -300,8 +356,24 @@ pub(super) use wgmma_names;
 /// Number of functions of a kernel of `wgmma`.
 pub(super) const WGMMA_FUNCTIONS: usize = 11;
 
-/// The first function of each variant of such a kernel, and the number of its formats.
-const WGMMA_FORMATS: [(usize, usize); ALL_COUNT - COUNT] = [(0, 5), (5, 4), (9, 1), (10, 1)];
+/// Names of the functions of a kernel of `tcgen05`, which has one variant: of all formats but FP8.
+macro_rules! tcgen05_names {
+    ($kernel:literal) => {
+        [
+            concat!($kernel, "_bf16"),
+            concat!($kernel, "_nvfp4"),
+            concat!($kernel, "_mxfp4"),
+            concat!($kernel, "_int4"),
+        ]
+    };
+}
+pub(super) use tcgen05_names;
+
+/// Number of functions of a kernel of `tcgen05`.
+pub(super) const TCGEN05_FUNCTIONS: usize = 4;
+
+/// The first function of each variant of a kernel of `wgmma`, and the number of its formats.
+const WGMMA_FORMATS: [(usize, usize); 4] = [(0, 5), (5, 4), (9, 1), (10, 1)];
 
 /// The functions of a product.
 #[derive(Debug)]
@@ -310,6 +382,8 @@ pub(super) struct Functions {
     pub(super) names: &'static [&'static str; FUNCTIONS],
     /// Of the kernel of `wgmma`.
     pub(super) wgmma: &'static [&'static str; WGMMA_FUNCTIONS],
+    /// Of the kernel of `tcgen05`.
+    pub(super) tcgen05: &'static [&'static str; TCGEN05_FUNCTIONS],
 }
 
 impl Functions {
@@ -317,11 +391,14 @@ impl Functions {
     pub(super) fn of(&self, variant: &Variant, format: Format) -> Option<&'static str> {
         // Formats from BF16 on have functions.
         let (format, index) = ((format as usize).checked_sub(1)?, variant.index());
-        if variant.schedule.is_wgmma() {
-            let (first, formats) = *WGMMA_FORMATS.get(index)?;
-            return (format < formats).then(|| self.wgmma[first + format]);
+        match variant.schedule.cores() {
+            Cores::Mma => self.names.get(format * COUNT + index).copied(),
+            Cores::Wgmma => {
+                let (first, formats) = *WGMMA_FORMATS.get(index)?;
+                (format < formats).then(|| self.wgmma[first + format])
+            }
+            Cores::Tcgen05 => self.tcgen05.get(format).copied(),
         }
-        self.names.get(format * COUNT + index).copied()
     }
 }
 
@@ -405,10 +482,9 @@ pub(super) fn launch<D: Driver>(
         return launch(stream, functions, variant, &[*second], add, norms);
     }
     let Some(part) = parts.first() else { return Ok(()) };
-    let has_room =
-        variant.schedule != Schedule::Panels || wgmma_panels::places(parts, stream.panels()).is_some();
+    let has_room = !variant.schedule.reads_panels() || row_panels::places(parts, stream.panels()).is_some();
     // Without room for panels a product reads the rows themselves, with the same bits.
-    let variant = if has_room { variant } else { Variant::without_panels() };
+    let variant = if has_room { variant } else { variant.without_panels() };
     let function = functions.of(variant, part.matrix.format).ok_or_else(|| {
         let text = format!("{} has no function for {:?}", variant.name, part.matrix.format);
         DriverError { call: "launch", code: 0, text, fatal: false }
@@ -427,14 +503,14 @@ pub(crate) fn launch_function<D: Driver>(
     norms: Option<&RowNorms>,
 ) -> Result<(), OpError> {
     let mut panels = Vec::new();
-    if variant.schedule == Schedule::Panels {
-        panels = wgmma_panels::places(parts, stream.panels()).ok_or_else(|| {
+    if variant.schedule.reads_panels() {
+        panels = row_panels::places(parts, stream.panels()).ok_or_else(|| {
             let text = "no room for rows as panels, or rows in no order".into();
             DriverError { call: "launch", code: 0, text, fatal: false }
         })?;
         for (at, (part, place)) in parts.iter().zip(&panels).enumerate() {
             if !panels[..at].contains(place) {
-                wgmma_panels::launch(stream, part, *place)?;
+                row_panels::launch(stream, part, *place)?;
             }
         }
     }
@@ -448,8 +524,8 @@ pub(crate) fn launch_function<D: Driver>(
         grid[0] = grid[0].max(part.matrix.tiles().div_ceil(variant.block_tiles()) as u32);
         grid[1] = grid[1].max(blocks as u32);
     }
-    if variant.schedule == Schedule::Panels {
-        grid[0] = grid[0].next_multiple_of(SHARE);
+    if let Some(share) = variant.schedule.share() {
+        grid[0] = grid[0].next_multiple_of(share);
     }
     if !matches!(variant.schedule, Schedule::Split | Schedule::Wide) {
         grid.swap(0, 1);

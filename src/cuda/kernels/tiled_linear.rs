@@ -2,7 +2,7 @@
 
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Functions, Part, RowNorms, Variant, names};
-use super::wgmma_linear;
+use super::{tcgen05_bf16_linear, wgmma_linear};
 use crate::weights::Format;
 use crate::{Driver, Kernel, Stream};
 use perigee_ops::OpError;
@@ -13,7 +13,8 @@ pub const KERNEL: Kernel =
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_linear");
 
-const ALL: Functions = Functions { names: &NAMES, wgmma: &wgmma_linear::NAMES };
+const ALL: Functions =
+    Functions { names: &NAMES, wgmma: &wgmma_linear::NAMES, tcgen05: &tcgen05_bf16_linear::NAMES };
 
 /// The function of a variant for a format, if it has one.
 pub fn function(variant: &Variant, format: Format) -> Option<&'static str> {

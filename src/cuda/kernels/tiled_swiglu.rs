@@ -2,7 +2,7 @@
 
 use super::plain;
 use super::tiled::{self, FUNCTIONS, Functions, Part, Variant, names};
-use super::wgmma_swiglu;
+use super::{tcgen05_bf16_swiglu, wgmma_swiglu};
 use crate::weights::Format;
 use crate::{Driver, Kernel, Stream};
 use perigee_ops::OpError;
@@ -13,7 +13,8 @@ pub const KERNEL: Kernel =
 
 const NAMES: [&str; FUNCTIONS] = names!("tiled_swiglu");
 
-const ALL: Functions = Functions { names: &NAMES, wgmma: &wgmma_swiglu::NAMES };
+const ALL: Functions =
+    Functions { names: &NAMES, wgmma: &wgmma_swiglu::NAMES, tcgen05: &tcgen05_bf16_swiglu::NAMES };
 
 /// The function of a variant for a format, if it has one.
 pub fn function(variant: &Variant, format: Format) -> Option<&'static str> {

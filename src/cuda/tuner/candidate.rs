@@ -2,7 +2,7 @@
 
 use super::Lost;
 use super::op::{Product, TunedOp};
-use crate::kernels::tiled::{self, Part, Rows, Schedule, Slots, Variant};
+use crate::kernels::tiled::{self, Part, Rows, Slots, Variant};
 use crate::kernels::{tiled_linear, tiled_swiglu};
 use crate::weights::{Format, Tiled};
 use crate::{Driver, Stream};
@@ -37,7 +37,7 @@ impl Candidate {
     pub fn shipped(op: &TunedOp) -> Vec<Self> {
         // Routed rows are in no order for panels.
         let sensible = Variant::ALL.iter().filter(|variant| {
-            variant.rows <= op.rows.most() && (variant.schedule != Schedule::Panels || op.count == 1)
+            variant.rows <= op.rows.most() && (!variant.schedule.reads_panels() || op.count == 1)
         });
         sensible.filter_map(|variant| Self::of(op.product, op.format, op.in_features, variant)).collect()
     }
@@ -81,12 +81,17 @@ mod tests {
         // Blocks of more rows than a step has are tried for prompts.
         assert!(!short.contains(&"block32x96") && names(2048, Bucket::Above).contains(&"block32x96"));
         // And 128 rows are of BF16, those in panels of one matrix.
-        assert_eq!((short.len(), long.len()), (Variant::ALL.len() - 3, Variant::ALL.len() - 4));
-        let panels = |count| {
-            let (rows, product, format) = (Bucket::Above, Product::Linear, Format::Bf16);
+        assert_eq!((short.len(), long.len()), (Variant::ALL.len() - 4, Variant::ALL.len() - 5));
+        let panels = |name, format, count| {
+            let (rows, product) = (Bucket::Above, Product::Linear);
             let op = TunedOp { rows, product, format, out_features: 7168, in_features: 8192, count };
-            Candidate::shipped(&op).iter().any(|candidate| candidate.variant.name == "panel32x128")
+            Candidate::shipped(&op).iter().any(|candidate| candidate.variant.name == name)
         };
-        assert!(panels(1) && !panels(8));
+        for (name, format) in
+            [("panel32x128", Format::Bf16), ("tcgen32x256", Format::Bf16), ("tcgen32x256", Format::Int4)]
+        {
+            assert!(panels(name, format, 1) && !panels(name, format, 8), "{name}");
+        }
+        assert!(!panels("tcgen32x256", Format::Fp8, 1) && !panels("panel32x128", Format::Int4, 1));
     }
 }

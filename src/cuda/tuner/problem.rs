@@ -4,8 +4,8 @@
 use super::op::{Product, TunedOp};
 use crate::kernels::linear::{self, Output};
 use crate::kernels::route::{self, Held, Worklist};
+use crate::kernels::row_panels;
 use crate::kernels::tiled::{Rows, Slots};
-use crate::kernels::wgmma_panels;
 use crate::packer::Packer;
 use crate::stream::Buffer;
 use crate::weights::{Format, Matrix, Panels, Tiled};
@@ -227,8 +227,8 @@ impl Problem {
         let most = rows.map(|rows| problem.workload(rows).num_slots).max();
         problem.max_slots = most.unwrap_or(0).max(least_slots);
         let values = problem.max_slots * op.in_features;
-        let panels = wgmma_panels::bytes(problem.max_slots, op.in_features);
-        if wgmma_panels::KERNEL.archs.contains(&stream.arch()) && !routed && stream.panels().bytes < panels {
+        let panels = row_panels::bytes(problem.max_slots, op.in_features);
+        if row_panels::KERNEL.archs.contains(&stream.arch()) && !routed && stream.panels().bytes < panels {
             let panels = stream.allocate(WHAT, panels)?;
             stream.set_panels(panels);
         }

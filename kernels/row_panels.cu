@@ -1,14 +1,15 @@
-// wgmma_panels: rows of bf16 as the panels that wgmma_tile.cuh multiplies, for prompts.
-// Source:  PTX ISA, "Asynchronous warpgroup level matrix instructions", swizzle of 128 bytes. Twin: src/cuda/kernels/wgmma_panels.rs.
+// row_panels: rows of bf16 as the panels that wgmma_tile.cuh and tcgen05_tile.cuh multiply, for prompts.
+// Source:  include/panel.cuh. Twin: src/cuda/kernels/row_panels.rs.
 // Legend:  T rows, K columns, U = ceil(K / 128) units.
-// Shapes:  x [T, K] bf16; panels [ceil(T / 128), U, 2, 128, 64] bf16: the rows of a tile, a unit, its steps 0 to 3 and 4 to 7; inputs of a step in
-//          the order of include/wgmma_tile.cuh, chunks of a row swizzled. Rows and columns that are not there are 0.
+// Shapes:  x [T, K] bf16; panels [ceil(T / 128), U, 2, 128, 64] bf16: the rows of a tile, a unit, its steps 0 to 3 and 4 to 7; of step j % 4 of a panel
+//          chunk 2j + h of a row has inputs 32c + 4j + 2h and the next of c = 0 to 3, k in the order of the weights (include/tile_format.cuh); chunks
+//          swizzled. Rows and columns that are not there are 0.
 // Traffic: 4*T*K bytes.
 // Floor:   T=2048 K=7168: 59 MB -> 14 us at 4.3 TB/s (H200), less where x is in the second cache.
 // Grid:    (U, tiles of rows), 256 threads.
 
+#include "panel.cuh"
 #include "tile_format.cuh"
-#include "wgmma.cuh"
 
 constexpr int PANEL_ROWS = 128;
 constexpr int THREADS = 256;
@@ -23,7 +24,7 @@ struct PanelsParams {
     int columns;    // K, a multiple of 8
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) wgmma_panels(const __grid_constant__ PanelsParams params) {
+extern "C" __global__ void __launch_bounds__(THREADS) row_panels(const __grid_constant__ PanelsParams params) {
     begin_kernel();
     const int unit = blockIdx.x, tile = blockIdx.y;
     uint4* to = params.panels + (static_cast<i64>(tile) * gridDim.x + unit) * (PANEL_ROWS * CHUNKS_OF_ROW);

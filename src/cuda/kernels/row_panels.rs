@@ -1,11 +1,11 @@
-//! Twin of `kernels/wgmma_panels.cu`: rows of prompts as the panels that a variant of products on Hopper multiplies.
+//! Twin of `kernels/row_panels.cu`: rows of prompts as the panels that variants of products on Hopper and on B200 multiply.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::plain;
-use super::tiled::{Part, Slots, WGMMA_ARCHS};
+use super::tiled::{Part, Slots};
 use crate::stream::Buffer;
-use crate::{Driver, Kernel, LaunchShape, Stream};
+use crate::{Arch, Driver, Kernel, LaunchShape, Stream};
 use perigee_ops::OpError;
 
 /// Rows of a tile, columns of a unit.
@@ -13,7 +13,8 @@ pub const ROWS: usize = 128;
 const UNIT: usize = 128;
 
 /// The declaration.
-pub const KERNEL: Kernel = Kernel { archs: WGMMA_ARCHS, ..plain!("wgmma_panels", &["wgmma_panels"], 64) };
+pub const KERNEL: Kernel =
+    Kernel { archs: &[Arch::Sm90a, Arch::Sm100a, Arch::Sm103a], ..plain!("row_panels", &["row_panels"], 64) };
 
 /// `PanelsParams` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
@@ -65,5 +66,5 @@ pub(super) fn launch<D: Driver>(stream: &mut Stream<D>, part: &Part<'_>, panels:
         columns: columns as i32,
     };
     let grid = [columns.div_ceil(UNIT) as u32, rows.div_ceil(ROWS) as u32, 1];
-    stream.launch("wgmma_panels", LaunchShape { grid, threads: 256, shared_bytes: 0 }, &params)
+    stream.launch("row_panels", LaunchShape { grid, threads: 256, shared_bytes: 0 }, &params)
 }
