@@ -14,7 +14,7 @@
 // the first step of a chunk adds to nothing, which is 0. So the bits are those of the other variants, as far as a published model of both tensor
 // cores says (arXiv 2511.10909, the emulator's), and the tuner compares them on the device before it chooses.
 //
-// Not of FP8, whose units have scales of their own: their sums would be read eight times as often.
+// Not of FP8, whose units have scales of their own: sums would be read behind each unit.
 
 #include "cluster.cuh"
 #include "panel.cuh"

@@ -78,6 +78,29 @@ fn shipped_variants_are_accepted_and_the_choice_is_always_the_same() {
     }
 }
 
+/// Products of prompts on the tensor cores of B200 are candidates there, and their bits those of the first one.
+#[test]
+fn products_by_tcgen05_are_accepted() {
+    let Some(mut open) = shipped_device_of(Arch::Sm100a) else { return };
+    if on_gpu() {
+        return;
+    }
+    let candidates = |op: &TunedOp| -> Vec<Candidate> {
+        let all = Candidate::shipped(op).into_iter();
+        all.filter(|candidate| ["split32x64", "tcgen32x256"].contains(&candidate.variant.name)).collect()
+    };
+    let ops = [
+        op(Product::Linear, Format::Bf16, [24, 272], 1, Bucket::Above),
+        op(Product::Swiglu, Format::Nvfp4, [16, 144], 1, Bucket::Above),
+    ];
+    let tuned = tune_ops(&ops, &mut open, &candidates);
+    for measurement in &tuned.measurements {
+        assert_eq!(measurement.refusals().collect::<Vec<_>>(), [], "{}", measurement.op);
+        assert!(measurement.micros("tcgen32x256").is_some(), "{}", measurement.op);
+    }
+    assert_eq!(tuned.measurements.len(), ops.len());
+}
+
 #[test]
 fn kernels_are_timed_at_a_models_sizes() {
     let Some(mut open) = shipped_device() else { return };
