@@ -6,7 +6,7 @@
 // Traffic: 0.5625 N K bytes (MXFP4 0.53125) for each tile of slots of an expert; 0.5625 S T K + 4 S N of rows.
 // Work:    2 S T N K FLOP in FP4, f32 sums.
 // Floor:   one row of 8 experts, 2048 -> 7168: 66 MB -> 9.2 us at 7.2 TB/s (B200).
-// Grid:    (tiles of slots, panels of 128 outputs or pairs of them, parts), 6 warps.
+// Grid:    (tiles of slots, panels of 128 outputs, parts), 6 warps; with many slots two panels are a cluster.
 
 #include "fp4_tcgen05.cuh"
 
@@ -28,4 +28,4 @@ struct Linear {
     static __device__ __forceinline__ void finish(const Fp4Params&, const u32*, u8*, int, int) {}
 };
 
-FP4_FUNCTIONS(tcgen05_linear, Linear)
+FP4_PAIR_FUNCTIONS(tcgen05_linear, Linear)

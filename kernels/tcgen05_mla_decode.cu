@@ -598,7 +598,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
         return;
     }
     if (warp == PRODUCT_WARP) {
-        take_tensor_memory<TENSOR_COLUMNS>(&shared.tensor_memory);
+        take_tensor_memory<1, TENSOR_COLUMNS>(&shared.tensor_memory);
     }
     if (threadIdx.x == 0) {
 #pragma unroll
@@ -637,7 +637,7 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
     meet_cluster();
     if (warp == PRODUCT_WARP) {
         after_meeting();
-        leave_tensor_memory<TENSOR_COLUMNS>(shared.tensor_memory);
+        leave_tensor_memory<1, TENSOR_COLUMNS>(shared.tensor_memory);
     }
 }
 

@@ -6,7 +6,7 @@
 // Traffic: 1.125 I K bytes (MXFP4 1.0625) for each tile of slots of an expert; 0.5625 T (rows K + S I) of rows.
 // Work:    4 S T I K FLOP in FP4, f32 sums.
 // Floor:   one row of 8 experts, 7168 -> 2 * 2048: 132 MB -> 18 us at 7.2 TB/s (B200).
-// Grid:    (tiles of slots, panels of 64 units or pairs of them, parts), 6 warps.
+// Grid:    (tiles of slots, panels of 64 units, parts), 6 warps; with many slots two panels are a cluster.
 
 #include "fp4_tcgen05.cuh"
 #include "fp4_units.cuh"
@@ -33,4 +33,4 @@ struct SwiGlu {
     }
 };
 
-FP4_FUNCTIONS(tcgen05_swiglu, SwiGlu)
+FP4_PAIR_FUNCTIONS(tcgen05_swiglu, SwiGlu)

@@ -226,15 +226,18 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert!(lines(" HMMA.") == 0, "{} {arch}", kernel.name);
     }
     if [kernels::tcgen05_linear::KERNEL.name, kernels::tcgen05_swiglu::KERNEL.name].contains(&kernel.name) {
-        // Four steps of a stage and panel; scales of columns and of each panel, of NVFP4 four words, of MXFP4 two; a commit of a stage and a
-        // last one.
-        let panels = |name: &str| if name.ends_with("_8") { 1 } else { 2 };
+        // Four steps of a stage; scales of a panel, of eight columns and of a pair's 256, of NVFP4 four words, of MXFP4 two; a commit of a
+        // stage and a last one, of pairs to both blocks.
         let words = |name: &str| if name.contains("_nvfp4") { 4 } else { 2 };
-        let sum = |of: &dyn Fn(&str) -> usize| kernel.functions.iter().map(|name| of(name)).sum::<usize>();
-        assert_eq!(lines(" UTCOMMA"), sum(&|name| 4 * panels(name)), "{} {arch}", kernel.name);
-        let copies = sum(&|name| words(name) * (1 + panels(name)));
-        assert_eq!(lines(" UTCCP.T.S.4"), copies, "{} {arch}", kernel.name);
+        let (few, many): (Vec<&str>, Vec<&str>) =
+            kernel.functions.iter().partition(|name| name.ends_with("_8"));
+        let copies = |names: &[&str], each: usize| names.iter().map(|name| each * words(name)).sum::<usize>();
+        assert_eq!(lines(" UTCOMMA"), 4 * functions, "{} {arch}", kernel.name);
+        assert_eq!(lines(" UTCOMMA.2CTA"), 4 * many.len(), "{} {arch}", kernel.name);
+        assert_eq!(lines(" UTCCP.T.S.4"), copies(&few, 2), "{} {arch}", kernel.name);
+        assert_eq!(lines(" UTCCP.T.S.2CTA.4"), copies(&many, 3), "{} {arch}", kernel.name);
         assert_eq!(lines(" UTCBAR"), 2 * functions, "{} {arch}", kernel.name);
+        assert_eq!(lines(" UTCBAR.2CTA.MULTICAST"), 2 * many.len(), "{} {arch}", kernel.name);
         assert!(lines(" LDGSTS.E.BYPASS.128") >= functions, "{} {arch}", kernel.name);
     }
     if [kernels::tcgen05_bf16_linear::KERNEL.name, kernels::tcgen05_bf16_swiglu::KERNEL.name]

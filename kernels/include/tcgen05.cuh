@@ -1,22 +1,26 @@
 // Tensor cores of Blackwell's data center chips (PTX ISA, "tcgen05"; sm_100a, sm_103a): one thread has tiles of shared memory multiplied onto
 // sums in tensor memory, 128 lanes of 512 columns of 32 bits that threads of four warps read, a lane each.
 
+// BLOCKS is one, or two for a pair of blocks (PTX ISA, "CTA pair"): then each has half of the rows of A and of D, half of the columns of B,
+// scales of its own rows of A, and those of all columns of B. One thread of the pair begins copies of scales, which each block makes of its
+// own memory, and products; all instructions of a kernel are of one kind.
+
 #include "barrier.cuh"
 
-// Allocates columns, a power of two of the 512, whose address is written to shared memory; all lanes of one warp call it, and later
-// `leave_tensor_memory`. Of a block on the same multiprocessor that has too many it waits for the end.
-template <u32 COLUMNS>
+// Allocates columns, a power of two of the 512, whose address is written to shared memory; all lanes of one warp call it, in each block of a
+// pair, and later `leave_tensor_memory`. Of a block on the same multiprocessor that has too many it waits for the end.
+template <int BLOCKS, u32 COLUMNS>
 __device__ __forceinline__ void take_tensor_memory(u32* address) {
-    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;"
+    asm volatile("tcgen05.alloc.cta_group::%2.sync.aligned.shared::cta.b32 [%0], %1;"
                  :
-                 : "r"(shared_address(address)), "n"(COLUMNS)
+                 : "r"(shared_address(address)), "n"(COLUMNS), "n"(BLOCKS)
                  : "memory");
-    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
+    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::%0.sync.aligned;" ::"n"(BLOCKS));
 }
 
-template <u32 COLUMNS>
+template <int BLOCKS, u32 COLUMNS>
 __device__ __forceinline__ void leave_tensor_memory(u32 address) {
-    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(COLUMNS));
+    asm volatile("tcgen05.dealloc.cta_group::%2.sync.aligned.b32 %0, %1;" ::"r"(address), "n"(COLUMNS), "n"(BLOCKS));
 }
 
 // Whether the calling thread is the one of its warp, all of which calls it, that begins products: where the compiler sees that one does, it
@@ -47,26 +51,27 @@ __device__ __forceinline__ u64 scales_descriptor(u32 address) {
 }
 
 // A block of 512 bytes of scales to four columns, of all four warps.
+template <int BLOCKS>
 __device__ __forceinline__ void copy_scales(u32 columns, u64 scales) {
-    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(columns), "l"(scales) : "memory");
+    asm volatile("tcgen05.cp.cta_group::%2.32x128b.warpx4 [%0], %1;" ::"r"(columns), "l"(scales), "n"(BLOCKS) : "memory");
 }
 
-// Instruction descriptor of E2M1 products of 128 rows by `columns`, with scales in E8M0 or else in E4M3 that begin at a byte of their columns.
-__device__ __forceinline__ u32 fp4_descriptor(u32 columns, bool e8m0, u32 byte) {
-    constexpr u32 E2M1 = 1, ROWS = 128;
-    return byte << 4 | E2M1 << 7 | E2M1 << 10 | columns >> 3 << 17 | static_cast<u32>(e8m0) << 23 | ROWS >> 4 << 24 | byte << 29;
+// Instruction descriptor of E2M1 products of `rows` by `columns`, with scales in E8M0 or else in E4M3 that begin at a byte of their columns.
+__device__ __forceinline__ u32 fp4_descriptor(u32 rows, u32 columns, bool e8m0, u32 byte) {
+    constexpr u32 E2M1 = 1;
+    return byte << 4 | E2M1 << 7 | E2M1 << 10 | columns >> 3 << 17 | static_cast<u32>(e8m0) << 23 | rows >> 4 << 24 | byte << 29;
 }
 
 #define MULTIPLY_FP4(block)                                                                                                  \
     asm volatile(                                                                                                            \
         "{\n.reg .pred add;\nsetp.ne.b32 add, %6, 0;\n"                                                                     \
-        "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale." block " [%0], %1, %2, %3, [%4], [%5], add;\n}"                \
+        "tcgen05.mma.cta_group::%7.kind::mxf4nvf4.block_scale." block " [%0], %1, %2, %3, [%4], [%5], add;\n}"              \
         :                                                                                                                    \
-        : "r"(sums), "l"(a), "l"(b), "r"(instruction), "r"(a_scales), "r"(b_scales), "r"(static_cast<u32>(add))              \
+        : "r"(sums), "l"(a), "l"(b), "r"(instruction), "r"(a_scales), "r"(b_scales), "r"(static_cast<u32>(add)), "n"(BLOCKS) \
         : "memory")
 
 // sums = A B, or sums += A B: 64 of k in 4-bit floats with a scale per BLOCK of them.
-template <int BLOCK>
+template <int BLOCKS, int BLOCK>
 __device__ __forceinline__ void multiply_fp4(u32 sums, u64 a, u64 b, u32 instruction, u32 a_scales, u32 b_scales, bool add) {
     if constexpr (BLOCK == 16) {
         MULTIPLY_FP4("block16");
@@ -114,9 +119,19 @@ __device__ __forceinline__ void multiply_halves(u32 sums, u32 a, u64 b, u32 inst
     MULTIPLY("f16", "[%1]", "r");
 }
 
-// One arrival at a barrier, once all products and copies that the thread has begun are done.
+// One arrival at a barrier, of each block of a pair, once all products and copies that the thread has begun are done.
+template <int BLOCKS = 1>
 __device__ __forceinline__ void arrive_with_products(u64* barrier) {
-    asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+    if constexpr (BLOCKS == 1) {
+        asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(shared_address(barrier))
+                     : "memory");
+    } else {
+        constexpr u16 BOTH = 3;
+        asm volatile("tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
+                         shared_address(barrier)),
+                     "h"(BOTH)
+                     : "memory");
+    }
 }
 
 // Eight columns of the calling thread's lane.

@@ -288,7 +288,7 @@ __device__ __forceinline__ void tcgen05_block(const TiledParams& params) {
     const int halves = count > HALF ? HALVES : 1;
     const bool has_tiles = block_tile < params.weight.tiles;
     if (warp == PRODUCT_WARP) {
-        take_tensor_memory<TENSOR_COLUMNS>(&shared.tensor_memory);
+        take_tensor_memory<1, TENSOR_COLUMNS>(&shared.tensor_memory);
     }
     if (thread == 0) {
 #pragma unroll
@@ -350,7 +350,7 @@ __device__ __forceinline__ void tcgen05_block(const TiledParams& params) {
     meet_cluster();
     if (warp == PRODUCT_WARP) {
         after_meeting();
-        leave_tensor_memory<TENSOR_COLUMNS>(shared.tensor_memory);
+        leave_tensor_memory<1, TENSOR_COLUMNS>(shared.tensor_memory);
     }
 }
 

@@ -81,8 +81,21 @@ pub(crate) enum Constant {
     Wide(u64),
     /// A read-only register, as 32 or as 64 bits.
     Special(Special, bool),
+    /// A byte of static shared memory by its offset, as 32 or as 64 bits.
+    Shared(u32, bool),
     /// First byte of dynamic shared memory, as 32 or as 64 bits.
     DynamicShared(bool),
+}
+
+impl Constant {
+    /// Whether it has 64 bits.
+    pub(crate) fn is_wide(self) -> bool {
+        match self {
+            Self::Narrow(_) => false,
+            Self::Wide(_) => true,
+            Self::Special(_, wide) | Self::Shared(_, wide) | Self::DynamicShared(wide) => wide,
+        }
+    }
 }
 
 /// Read-only registers that do not change while a warp runs.
@@ -326,6 +339,8 @@ pub(crate) struct Bulk {
     pub(crate) mbarrier: Option<Address>,
     /// `.multicast::cluster` mask, 16 bits.
     pub(crate) multicast: Option<u32>,
+    /// `.cta_group::2`: the mbarrier may be in the other block of a pair.
+    pub(crate) pair: bool,
     /// Reduction of `cp.reduce.async.bulk`.
     pub(crate) reduction: Option<Reduction>,
 }
@@ -493,7 +508,11 @@ pub(crate) enum Action {
     ProductCommit,
     /// `wgmma.wait_group`: waits until so many groups are open.
     ProductWait(u32),
-    Tensor(Box<Tensor>),
+    Tensor {
+        tensor: Box<Tensor>,
+        /// `.cta_group::2`: of a pair of blocks.
+        pair: bool,
+    },
     /// `d` = instructions so far of the warp, wide if set.
     Clock {
         wide: bool,
@@ -634,6 +653,8 @@ pub(crate) enum Tensor {
     },
     Commit {
         address: Address,
+        /// `.multicast::cluster` mask, 16 bits.
+        multicast: Option<u32>,
     },
 }
 

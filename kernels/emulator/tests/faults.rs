@@ -75,7 +75,7 @@ fn out_of_bounds() {
     one("mov.u64 %rd5, -4;\n@@ld.param.u32 %r5, [%rd5];", SOME, &["8 bytes of parameters"]);
     one("\n@@cp.async.ca.shared.global [s], [%rd1+4000], 4;", SOME, &["4 bytes"]);
     one(
-        "mapa.shared::cluster.u32 %r5, %r0, 0; mov.u32 %r6, 0x05000400;\n@@ld.shared::cluster.u32 %r7, [%r6];",
+        "mapa.shared::cluster.u32 %r5, %r0, 0; mov.u32 %r6, 0x04000400;\n@@ld.shared::cluster.u32 %r7, [%r6];",
         SOME,
         &["block 4"],
     );

@@ -138,7 +138,8 @@ impl<D: Driver> CudaBackend<D> {
     pub(super) fn worklist(&self, routed: &Experts, num_rows: usize, w: &Workspace<D>) -> Worklist {
         let a = &w.activations;
         let num_slots = num_rows * w.shape.router.top_k;
-        let tile_rows = routed.tile_rows(&self.choices, num_slots, w.row_kind(0));
+        let arch = self.stream.arch();
+        let tile_rows = routed.tile_rows(arch, &self.choices, num_slots, w.row_kind(0));
         Worklist {
             num_tiles: a.num_tiles.address,
             tiles: a.tiles.address,
@@ -302,7 +303,7 @@ impl<D: Driver> CudaBackend<D> {
                     // Of few rows in the blocks of the routed experts: a launch less counts more than their time.
                     let joined =
                         firsts.first().map(|routed| routed.tile_rows).filter(|_| rows <= JOINED_ROWS);
-                    let tile_rows = joined.unwrap_or_else(|| fp4::tile_rows(input.form, rows));
+                    let tile_rows = joined.unwrap_or_else(|| fp4::tile_rows(stream.arch(), input.form, rows));
                     (tiled::Slots::Rows(rows, 0), tiled::Slots::Rows(rows, 0), tile_rows)
                 }
                 // Between the router and the second product are rows and the first one.

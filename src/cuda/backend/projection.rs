@@ -1,6 +1,7 @@
 //! Weights in the layout that the backend's arithmetic reads.
 
 use super::CudaBackend;
+use crate::Arch;
 use crate::driver::Driver;
 use crate::kernels::experts::{self, TILE_ROWS};
 use crate::kernels::fp4::{self, LaunchForm, RowKind};
@@ -102,12 +103,13 @@ impl Experts {
     }
 
     /// Slots of a tile of a worklist for `num_slots` slots.
-    pub(super) fn tile_rows(&self, choices: &Choices, num_slots: usize, kind: RowKind) -> usize {
+    pub(super) fn tile_rows(&self, arch: Arch, choices: &Choices, num_slots: usize, kind: RowKind) -> usize {
         match &self.weights {
             SwigluMatrices::Rows(_) => TILE_ROWS,
             SwigluMatrices::Tiles { gate_up, down } => choices.pair(gate_up, down, num_slots)[0].rows,
             SwigluMatrices::Panels { gate_up, forms: [input, _], .. } => {
-                fp4::tile_rows(LaunchForm::of(*input, kind).form, num_slots.div_ceil(gate_up.count))
+                let form = LaunchForm::of(*input, kind).form;
+                fp4::tile_rows(arch, form, num_slots.div_ceil(gate_up.count))
             }
         }
     }

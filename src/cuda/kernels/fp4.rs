@@ -17,8 +17,6 @@ pub(super) const MMA_ARCHS: &[Arch] = &[Arch::Sm120a];
 pub(super) const TCGEN05_ARCHS: &[Arch] = &[Arch::Sm100a, Arch::Sm103a];
 /// Slots of a block of few rows.
 const FEW: usize = 8;
-/// Columns of a block of many rows at most: slots times terms.
-const MANY: usize = 128;
 
 /// `Fp4Scales` in the source.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
@@ -141,21 +139,29 @@ macro_rules! fp4_names {
 }
 pub(super) use fp4_names;
 
+/// The same of products by pairs of blocks, with twice as many slots.
+macro_rules! fp4_pair_names {
+    ($kernel:literal) => {
+        [
+            concat!($kernel, "_nvfp4_8"),
+            concat!($kernel, "_nvfp4_256"),
+            concat!($kernel, "_nvfp4x2_8"),
+            concat!($kernel, "_nvfp4x2_128"),
+            concat!($kernel, "_nvfp4x3_8"),
+            concat!($kernel, "_nvfp4x3_64"),
+            concat!($kernel, "_mxfp4_8"),
+            concat!($kernel, "_mxfp4_256"),
+        ]
+    };
+}
+pub(super) use fp4_pair_names;
+
 /// Number of functions of a product.
 pub(super) const FUNCTIONS: usize = 8;
 
-/// Slots of a block, for about so many of a matrix.
-pub fn tile_rows(form: ActivationForm, slots_of_matrix: usize) -> usize {
-    if slots_of_matrix > FEW { many(form.num_terms()) } else { FEW }
-}
-
-/// A power of two, so that tiles of a worklist are cut at the same places.
-const fn many(terms: usize) -> usize {
-    match terms {
-        1 => MANY,
-        2 => MANY / 2,
-        _ => MANY / 4,
-    }
+/// Slots of a block or a pair of blocks, for about so many of a matrix.
+pub fn tile_rows(arch: Arch, form: ActivationForm, slots_of_matrix: usize) -> usize {
+    if slots_of_matrix > FEW { Cores::of(arch).many(form.num_terms()) } else { FEW }
 }
 
 /// The functions of a product.
@@ -189,8 +195,25 @@ impl Cores {
         }
     }
 
-    /// Panels of a block with so many slots.
-    const fn panels(self, slots: usize) -> usize {
+    /// Columns of many rows at most: slots times terms.
+    const fn columns(self) -> usize {
+        match self {
+            Self::Mma => 128,
+            Self::Tcgen05 => 256,
+        }
+    }
+
+    /// Slots of many rows: a power of two, so that tiles of a worklist are cut at the same places.
+    const fn many(self, terms: usize) -> usize {
+        match terms {
+            1 => self.columns(),
+            2 => self.columns() / 2,
+            _ => self.columns() / 4,
+        }
+    }
+
+    /// Blocks that share the columns of so many slots, each with a panel of its own: a cluster in y.
+    const fn blocks(self, slots: usize) -> usize {
         match self {
             Self::Tcgen05 if slots > FEW => 2,
             _ => 1,
@@ -203,8 +226,8 @@ impl Cores {
         match self {
             Self::Mma => 2 * (format.stage_bytes() + columns * (codes + 16) + 16) + 12 * slots,
             Self::Tcgen05 => {
-                let weights = self.panels(slots) * format.stage_bytes();
-                4 * (weights + columns * codes + scales + 16) + 12 * slots + 16
+                let (own, scales) = (columns / self.blocks(slots), columns.div_ceil(PANEL_ROWS) * scales);
+                4 * (format.stage_bytes() + own * codes + scales + 16) + 8 * columns + 4 * slots + 16
             }
         }
     }
@@ -212,7 +235,8 @@ impl Cores {
 
 /// The most of all functions of an architecture.
 pub(super) fn max_shared_bytes(arch: Arch) -> u32 {
-    Cores::of(arch).shared_bytes(PanelFormat::Nvfp4, MANY, MANY) as u32
+    let cores = Cores::of(arch);
+    cores.shared_bytes(PanelFormat::Nvfp4, cores.columns(), cores.columns()) as u32
 }
 
 /// One product: a matrix of each expert times rows in 4-bit floats.
@@ -287,12 +311,12 @@ pub(super) fn launch<D: Driver>(
     let Some(first) = parts.first() else { return Ok(()) };
     let (form, slots, terms) = (first.form, first.tile_rows, first.form.num_terms());
     let is_few = slots == FEW;
-    expect("moe", &[if is_few { FEW } else { many(terms) }], &[slots])?;
+    let cores = Cores::of(stream.arch());
+    expect("moe", &[if is_few { FEW } else { cores.many(terms) }], &[slots])?;
     let of_form = match form {
         ActivationForm::Nvfp4 { .. } => terms - 1,
         ActivationForm::Mxfp4 => MAX_TERMS,
     };
-    let cores = Cores::of(stream.arch());
     let names = match cores {
         Cores::Mma => functions.mma,
         Cores::Tcgen05 => functions.tcgen05,
@@ -303,7 +327,7 @@ pub(super) fn launch<D: Driver>(
         (*params, blocks) = part.params()?;
         let panels = part.matrix.weight.num_panels as usize;
         grid[0] = grid[0].max(blocks as u32);
-        grid[1] = grid[1].max(panels.div_ceil(cores.panels(slots)) as u32);
+        grid[1] = grid[1].max(panels.next_multiple_of(cores.blocks(slots)) as u32);
     }
     let shape = LaunchShape {
         grid,

@@ -1,6 +1,6 @@
 //! Twin of `kernels/tcgen05_swiglu.cu`: the first product of experts in 4-bit floats on B200 and B300, which `fp4_swiglu.rs` launches.
 
-use super::fp4::{self, FUNCTIONS, TCGEN05_ARCHS, fp4_names};
+use super::fp4::{self, FUNCTIONS, TCGEN05_ARCHS, fp4_pair_names};
 use super::plain;
 use crate::Kernel;
 
@@ -11,4 +11,4 @@ pub const KERNEL: Kernel = Kernel {
     ..plain!("tcgen05_swiglu", &NAMES, 128)
 };
 
-pub(super) const NAMES: [&str; FUNCTIONS] = fp4_names!("tcgen05_swiglu");
+pub(super) const NAMES: [&str; FUNCTIONS] = fp4_pair_names!("tcgen05_swiglu");

@@ -42,7 +42,7 @@ pub(super) fn times<D: Driver>(
         let x = fp4_rows::launch(stream, &[form.into()], num_rows, columns, rows, &[codes.address])?[0];
         let stride = fp4_rows::row_bytes(units, terms);
         let inner = stream.allocate(WHAT, workload.num_slots * stride)?;
-        let mut tiles = vec![fp4::tile_rows(form, 1), fp4::tile_rows(form, usize::MAX)];
+        let mut tiles = [1, usize::MAX].map(|slots| fp4::tile_rows(stream.arch(), form, slots)).to_vec();
         tiles.dedup();
         let mut graphs = Vec::new();
         for tile_rows in &tiles {

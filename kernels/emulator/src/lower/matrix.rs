@@ -100,8 +100,13 @@ impl Lowering<'_> {
 
     fn tensor_memory(&mut self, m: &Modifiers<'_>, operands: &[Operand]) -> Result<()> {
         let verb = *m.rest.first().ok_or("no operation")?;
-        if m.has("cta_group::2") {
-            return Err("pairs of blocks are not supported".to_string());
+        let pair = m.has("cta_group::2");
+        if pair || m.has("cta_group::1") {
+            // PTX ISA, "CTA pair": all instructions of a kernel have the same group.
+            if self.pairs.is_some_and(|pairs| pairs != pair) {
+                return Err("a kernel with `.cta_group::1` and `.cta_group::2`".to_string());
+            }
+            self.pairs = Some(pair);
         }
         let mut o = Operands::default();
         let tensor = match verb {
@@ -152,11 +157,12 @@ impl Lowering<'_> {
                 }
             }
             "commit" => {
-                if m.has("multicast::cluster") {
-                    return Err("`.multicast::cluster` is not supported".to_string());
-                }
-                let [address] = take(operands)?;
-                Tensor::Commit { address: self.address(address, Space::Shared)? }
+                let (address, multicast) = match (m.has("multicast::cluster"), operands) {
+                    (false, [address]) => (address, None),
+                    (true, [address, mask]) => (address, Some(self.narrow(mask, Type::U16)?)),
+                    _ => return Err(format!("{} operands", operands.len())),
+                };
+                Tensor::Commit { address: self.address(address, Space::Shared)?, multicast }
             }
             "mma" => {
                 let spec = Tcgen05MmaSpec::parse(m.rest)?;
@@ -187,7 +193,7 @@ impl Lowering<'_> {
             }
             other => return Err(format!("`.{other}` is not supported")),
         };
-        self.emit(Action::Tensor(Box::new(tensor)), o);
+        self.emit(Action::Tensor { tensor: Box::new(tensor), pair }, o);
         Ok(())
     }
 

@@ -98,6 +98,8 @@ struct Lowering<'a> {
     shared: Vec<Option<u32>>,
     static_shared: u32,
     local_bytes: u32,
+    /// Whether `tcgen05` instructions are of pairs of blocks, from the first that says so.
+    pairs: Option<bool>,
     /// A slot of four that takes what is not wanted.
     sink: u32,
     // Of the current instruction.
@@ -159,6 +161,7 @@ impl<'a> Lowering<'a> {
             shared,
             static_shared: static_shared as u32,
             local_bytes: local as u32,
+            pairs: None,
             sink: 0,
             line: 0,
             guard: None,

@@ -29,11 +29,7 @@ impl Lowering<'_> {
         if let Some(&slot) = self.constants.get(&constant) {
             return slot;
         }
-        let wide = matches!(
-            constant,
-            Constant::Wide(_) | Constant::Special(_, true) | Constant::DynamicShared(true)
-        );
-        let slot = self.temporary(if wide { 2 } else { 1 });
+        let slot = self.temporary(if constant.is_wide() { 2 } else { 1 });
         self.constants.insert(constant, slot);
         slot
     }
@@ -213,10 +209,13 @@ impl Lowering<'_> {
     fn symbol(&mut self, symbol: &SymbolRef, wide: bool) -> Result<u32> {
         let value = match symbol {
             SymbolRef::Parameter(index) => self.function.parameters[*index].offset,
+            SymbolRef::Function(index) if self.function.variables[*index].space == Space::Shared => {
+                return Ok(self.constant(Constant::Shared(self.variables[*index] as u32, wide)));
+            }
             SymbolRef::Function(index) => self.variables[*index],
             SymbolRef::Module(index) => match (self.module.variables[*index].space, self.shared[*index]) {
                 (Space::Shared, None) => return Ok(self.constant(Constant::DynamicShared(wide))),
-                (Space::Shared, Some(offset)) => u64::from(offset),
+                (Space::Shared, Some(offset)) => return Ok(self.constant(Constant::Shared(offset, wide))),
                 _ => self.globals[*index],
             },
         };

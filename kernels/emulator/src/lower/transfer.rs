@@ -207,6 +207,7 @@ impl Lowering<'_> {
             shared: zero_address(),
             mbarrier: None,
             multicast: None,
+            pair: m.has("cta_group::2"),
             reduction,
         };
         match (m.has("tensor"), spaces.first(), operands) {

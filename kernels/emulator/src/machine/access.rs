@@ -10,10 +10,15 @@ use crate::lower::{GLOBAL_START, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Type
 use crate::program::{Access, Address, Target};
 use crate::text::Space;
 
-/// A mapped address of shared memory: rank + 1 in the top byte. The top byte of a block's own
-/// addresses is 0.
+/// An address of shared memory: the block's rank in the cluster is the top byte, as devices have it
+/// (what loads for pairs of blocks compute with). A block's own addresses have it too.
 pub(crate) fn map_shared(offset: u32, rank: u32) -> u32 {
-    (offset & OFFSET) | (rank + 1) << 24
+    (offset & OFFSET) | rank << 24
+}
+
+/// The rank of the block that an address of shared memory names.
+pub(crate) fn rank_of(address: u32) -> usize {
+    (address >> 24) as usize
 }
 
 /// Offset in the shared memory of a block.
@@ -397,13 +402,10 @@ impl Env<'_> {
         }
     }
 
-    /// Bytes of shared memory, of the own block or, by a mapped address, of another one.
+    /// Bytes of shared memory of a block of the cluster.
     #[inline(always)]
     pub(crate) fn shared(&mut self, address: u32, len: usize) -> Result<(&mut Region, usize), String> {
-        let rank = match address >> 24 {
-            0 => self.rank,
-            mapped => mapped as usize - 1,
-        };
+        let rank = rank_of(address);
         let offset = (address & OFFSET) as usize;
         let Some(block) = self.cluster.blocks.get_mut(rank) else {
             return Err(format!("shared address {address:#x} names block {rank} of the cluster"));
@@ -466,7 +468,7 @@ impl Env<'_> {
         match space {
             Space::Global | Space::Constant => self.memory.find(address, bytes).ok(),
             Space::Generic if address >= GLOBAL_START => self.memory.find(address, bytes).ok(),
-            Space::Shared if address <= u64::from(OFFSET) => self.shared(address as u32, bytes).ok(),
+            Space::Shared if address >> 24 == self.rank as u64 => self.shared(address as u32, bytes).ok(),
             Space::Param if address.checked_add(bytes as u64)? <= self.parameters.len() as u64 => {
                 Some((self.parameters, address as usize))
             }

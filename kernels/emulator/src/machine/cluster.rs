@@ -1,5 +1,6 @@
 //! Blocks that share memory, and the loop that runs a warp.
 
+use super::access::map_shared;
 use super::block::{Barrier, Block, Group, State, Warp};
 use super::fault::{Fault, Trouble};
 use super::matrix::Scratch;
@@ -158,7 +159,8 @@ fn new_block(
                 let value = |lane: u32| match constant {
                     Constant::Narrow(value) => u64::from(value),
                     Constant::Wide(value) => value,
-                    Constant::DynamicShared(_) => u64::from(dynamic),
+                    Constant::Shared(offset, _) => u64::from(map_shared(offset, rank)),
+                    Constant::DynamicShared(_) => u64::from(map_shared(dynamic, rank)),
                     Constant::Special(special, _) => {
                         special_value(special, shape, index, inside, rank, number, lane, shared_bytes)
                     }
@@ -238,8 +240,7 @@ fn is_of_block(special: Special) -> bool {
 }
 
 fn set_constant(registers: &mut Registers, slot: u32, constant: Constant, value: impl Fn(u32) -> u64) {
-    let wide =
-        matches!(constant, Constant::Wide(_) | Constant::DynamicShared(true) | Constant::Special(_, true));
+    let wide = constant.is_wide();
     let by_lane =
         matches!(constant, Constant::Special(Special::Thread(_) | Special::Lane | Special::LaneMask(_), _));
     let first = value(0);

@@ -14,7 +14,7 @@ fn waits_for_lanes(warp: &Warp, action: &Action, exec: u32) -> bool {
         Action::BarrierReduce { .. } | Action::TensorMapCopy { .. } => true,
         Action::LdMatrix { .. } | Action::StMatrix { .. } | Action::MovMatrix => true,
         Action::Mma(_) | Action::Wgmma(_) => true,
-        Action::Tensor(tensor) => !matches!(**tensor, Tensor::Multiply { .. } | Tensor::Commit { .. }),
+        Action::Tensor { tensor, .. } => !matches!(**tensor, Tensor::Multiply { .. } | Tensor::Commit { .. }),
         _ => false,
     };
     let missing = warp.live & !exec;
@@ -147,7 +147,7 @@ impl Env<'_> {
                 Ok(Flow::Next)
             }
             Action::Wgmma(wgmma) => self.wgmma(warp, wgmma, exec),
-            Action::Tensor(tensor) => self.tensor(warp, o, tensor, exec),
+            Action::Tensor { tensor, pair } => self.tensor(warp, o, tensor, *pair, exec),
             Action::Clock { wide } => {
                 for lane in lanes(exec) {
                     if *wide {

@@ -1,5 +1,6 @@
 //! Matrix instructions on the registers and the memory of a warp.
 
+use super::access::{OFFSET, rank_of};
 use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::Trouble;
@@ -140,7 +141,10 @@ impl Env<'_> {
         let shared = &self.cluster.blocks[self.rank].shared;
         (0..).zip(rows).all(|(lane, row)| {
             let Ok(at) = Self::shared_address(warp, address, lane) else { return false };
-            let at = at as usize;
+            if rank_of(at) != self.rank {
+                return false;
+            }
+            let at = (at & OFFSET) as usize;
             if !at.is_multiple_of(16) || at < SHARED_START as usize || at + 16 > shared.len() {
                 return false;
             }
@@ -247,9 +251,9 @@ impl Env<'_> {
         };
         let b = warp.registers.wide(wgmma.b)[0];
         let mut trouble = None;
-        let (isa, number) = (self.isa, warp.index as usize % 4);
+        let (isa, number, own_rank) = (self.isa, warp.index as usize % 4, self.rank);
         let mut read = |address: u32, bytes: &mut [u8]| {
-            if let Err(found) = self.read_operand(warp, address, bytes) {
+            if let Err(found) = self.read_operand(warp, own_rank, address, bytes) {
                 trouble.get_or_insert(found);
             }
         };

@@ -1,6 +1,6 @@
 //! What an instruction touches in memory, for those who watch a launch.
 
-use super::access::{OFFSET, lanes};
+use super::access::{OFFSET, lanes, rank_of};
 use super::block::Warp;
 use super::cluster::{Env, Step};
 use super::profile::Profiler;
@@ -167,13 +167,7 @@ impl Env<'_> {
         };
         match space {
             Space::Global => Some(Place::Global(address)),
-            Space::Shared => {
-                let rank = match address as u32 >> 24 {
-                    0 => self.rank,
-                    mapped => mapped as usize - 1,
-                };
-                Some(Place::Shared(rank, address as u32 & OFFSET))
-            }
+            Space::Shared => Some(Place::Shared(rank_of(address as u32), address as u32 & OFFSET)),
             _ => None,
         }
     }

@@ -53,7 +53,11 @@ pub(crate) enum Blocks {
     /// The block that the address names.
     One,
     /// Blocks of the cluster by rank.
-    Mask(u16),
+    Mask {
+        mask: u16,
+        /// Whether the barrier of each may be that of the other block of its pair.
+        pairs: bool,
+    },
 }
 
 /// A transfer in a group of a thread.

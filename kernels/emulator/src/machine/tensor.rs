@@ -1,5 +1,6 @@
 //! Tensor memory and the instructions of the fifth tensor core generation.
 
+use super::access::{lanes, map_shared};
 use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
@@ -9,43 +10,73 @@ use crate::matrix::tcgen05_mma::{Tcgen05A, Tcgen05MmaSpec, Tcgen05Operands};
 use crate::matrix::tensor_memory::TensorMemory;
 use crate::program::{Tensor, TensorA};
 
+/// Tensor memory of the blocks that execute an instruction together: one, or a pair.
+type Memories = [Box<TensorMemory>];
+
 fn multiply(
     isa: Isa,
     spec: &Tcgen05MmaSpec,
-    memory: &mut TensorMemory,
+    memories: &mut Memories,
     operands: &Tcgen05Operands,
-    read: &mut impl FnMut(u32, &mut [u8]),
+    read: &mut impl FnMut(usize, u32, &mut [u8]),
 ) -> Result<(), String> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
     fn avx2(
         spec: &Tcgen05MmaSpec,
-        memory: &mut TensorMemory,
+        memories: &mut Memories,
         operands: &Tcgen05Operands,
-        read: &mut impl FnMut(u32, &mut [u8]),
+        read: &mut impl FnMut(usize, u32, &mut [u8]),
     ) -> Result<(), String> {
-        spec.execute(memory, operands, read)
+        spec.execute(memories, operands, read)
     }
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the instruction set was detected.
-        Isa::Avx2 => unsafe { avx2(spec, memory, operands, read) },
-        _ => spec.execute(memory, operands, read),
+        Isa::Avx2 => unsafe { avx2(spec, memories, operands, read) },
+        _ => spec.execute(memories, operands, read),
     }
 }
 
 impl Env<'_> {
     /// A `tcgen05` instruction. Products and copies are done at once: `commit` then only arrives.
-    pub(super) fn tensor(&mut self, warp: &mut Warp, o: &Operands, tensor: &Tensor, exec: u32) -> Step {
+    pub(super) fn tensor(
+        &mut self,
+        warp: &mut Warp,
+        o: &Operands,
+        tensor: &Tensor,
+        pair: bool,
+        exec: u32,
+    ) -> Step {
         let first = exec.trailing_zeros();
-        // Taken out, because reading shared memory needs the block as well.
-        let mut memory = match self.block().tensor_memory.take() {
-            Some(memory) => memory,
-            None => Box::new(TensorMemory::new()),
-        };
-        let result = self.tensor_in(warp, o, tensor, exec, &mut memory);
-        self.block().tensor_memory = Some(memory);
+        let together = matches!(tensor, Tensor::Copy { .. } | Tensor::Multiply { .. });
+        if pair {
+            // Memory that was allocated together is given back by one block after the other.
+            let is_late = matches!(tensor, Tensor::Deallocate { .. });
+            self.check_pair(is_late).map_err(blame(first))?;
+        }
+        let ranks: &[usize] = if pair && together { &[self.rank & !1, self.rank | 1] } else { &[self.rank] };
+        // Taken out, because reading shared memory needs the blocks as well.
+        let take = |&rank: &usize| self.cluster.blocks[rank].tensor_memory.take().unwrap_or_default();
+        let mut memories: Vec<Box<TensorMemory>> = ranks.iter().map(take).collect();
+        let result = self.tensor_in(warp, o, tensor, exec, ranks, &mut memories);
+        for (&rank, memory) in ranks.iter().zip(memories) {
+            self.cluster.blocks[rank].tensor_memory = Some(memory);
+        }
         result.map_err(|trouble| Trouble { lane: trouble.lane.or(Some(first)), ..trouble })
+    }
+
+    /// Fails if this block has no other one of a pair, blocks of a cluster whose ranks differ in the last
+    /// bit (PTX ISA, "CTA pair"), or that one has exited.
+    fn check_pair(&self, may_have_exited: bool) -> Result<(), String> {
+        let (size, other) = (self.cluster.blocks.len(), self.rank ^ 1);
+        match self.cluster.blocks.get(other) {
+            None => Err(format!("block {} of a cluster of {size} has no other block of a pair", self.rank)),
+            Some(block) if block.is_done() && !may_have_exited => {
+                Err("the other block of the pair has exited".to_string())
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     fn tensor_in(
@@ -54,8 +85,11 @@ impl Env<'_> {
         o: &Operands,
         tensor: &Tensor,
         exec: u32,
-        memory: &mut TensorMemory,
+        ranks: &[usize],
+        memories: &mut Memories,
     ) -> Step {
+        // Of instructions that a block executes alone.
+        let memory = &mut *memories[0];
         let at = exec.trailing_zeros() as usize;
         let number = warp.index as usize % 4;
         match tensor {
@@ -104,15 +138,18 @@ impl Env<'_> {
             Tensor::Copy { copy, address, descriptor } => {
                 let to = address.of(&warp.registers, at as u32) as u32;
                 let descriptor = warp.registers.wide(*descriptor)[at];
-                let mut trouble = None;
-                let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_operand(warp, address, bytes) {
-                        trouble.get_or_insert(found);
+                // Each block copies from its own shared memory.
+                for (&rank, memory) in ranks.iter().zip(memories) {
+                    let mut trouble = None;
+                    let mut read = |address: u32, bytes: &mut [u8]| {
+                        if let Err(found) = self.read_operand(warp, rank, address, bytes) {
+                            trouble.get_or_insert(found);
+                        }
+                    };
+                    copy.execute(memory, to, descriptor, &mut read)?;
+                    if let Some(trouble) = trouble {
+                        return Err(trouble);
                     }
-                };
-                copy.execute(memory, to, descriptor, &mut read)?;
-                if let Some(trouble) = trouble {
-                    return Err(trouble);
                 }
             }
             Tensor::Multiply { spec, d, a, b, instruction, scales, accumulate } => {
@@ -143,22 +180,33 @@ impl Env<'_> {
                 };
                 let mut trouble = None;
                 let isa = self.isa;
-                let mut read = |address: u32, bytes: &mut [u8]| {
-                    if let Err(found) = self.read_operand(warp, address, bytes) {
+                let mut read = |at: usize, address: u32, bytes: &mut [u8]| {
+                    if let Err(found) = self.read_operand(warp, ranks[at], address, bytes) {
                         trouble.get_or_insert(found);
                     }
                 };
-                multiply(isa, spec, memory, &operands, &mut read)?;
+                multiply(isa, spec, memories, &operands, &mut read)?;
                 if let Some(trouble) = trouble {
                     return Err(trouble);
                 }
             }
-            Tensor::Commit { address } => {
+            Tensor::Commit { address, multicast } => {
                 let lane = at as u32;
                 let to = Self::shared_address(warp, address, lane)?;
-                self.race_arrive(warp, lane, to)?;
-                self.race_product_arrive(warp, to);
-                self.arrive_once(to).map_err(blame(lane))?;
+                let barriers: Vec<u32> = match multicast {
+                    None => vec![to],
+                    // At the same place of each of these blocks.
+                    Some(slot) => lanes(warp.registers.narrow(*slot)[at] & 0xffff)
+                        .map(|rank| map_shared(to, rank))
+                        .collect(),
+                };
+                for &barrier in &barriers {
+                    self.race_arrive(warp, lane, barrier)?;
+                }
+                self.race_product_arrive(warp, &barriers);
+                for &barrier in &barriers {
+                    self.arrive_once(barrier).map_err(blame(lane))?;
+                }
             }
         }
         Ok(Flow::Next)

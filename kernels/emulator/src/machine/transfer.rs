@@ -1,6 +1,6 @@
 //! Asynchronous copies and mbarriers.
 
-use super::access::{OFFSET, lanes, map_shared};
+use super::access::{OFFSET, lanes, map_shared, rank_of};
 use super::block::Warp;
 use super::cluster::{Env, Flow, Step};
 use super::fault::{Trouble, lane as blame};
@@ -128,8 +128,16 @@ impl Env<'_> {
         Ok(())
     }
 
-    /// Reads shared memory as an operand of a matrix instruction of this warp.
-    pub(super) fn read_operand(&mut self, warp: &mut Warp, address: u32, into: &mut [u8]) -> Step<()> {
+    /// Reads shared memory of a block as an operand of a matrix instruction of this warp. Matrix
+    /// descriptors have no ranks.
+    pub(super) fn read_operand(
+        &mut self,
+        warp: &mut Warp,
+        rank: usize,
+        address: u32,
+        into: &mut [u8],
+    ) -> Step<()> {
+        let address = map_shared(address, rank as u32);
         self.race_operand(warp, address, into.len() as u32)?;
         self.read_shared(address, into)
     }
@@ -138,9 +146,13 @@ impl Env<'_> {
     pub(super) fn destinations(&self, shared: u32, mbarrier: u32, blocks: Blocks) -> Vec<(u32, u32)> {
         match blocks {
             Blocks::One => vec![(shared, mbarrier)],
-            Blocks::Mask(mask) => (0..16)
+            Blocks::Mask { mask, pairs } => (0..16)
                 .filter(|rank| mask >> rank & 1 == 1)
-                .map(|rank| (map_shared(shared, rank), map_shared(mbarrier, rank)))
+                .map(|rank| {
+                    // Of a pair, the block with the parity of the barrier that is named.
+                    let of_barrier = if pairs { rank & !1 | rank_of(mbarrier) as u32 & 1 } else { rank };
+                    (map_shared(shared, rank), map_shared(mbarrier, of_barrier))
+                })
                 .collect(),
         }
     }
@@ -381,10 +393,6 @@ impl Env<'_> {
 
     /// A bulk copy with its operands read in a lane.
     fn resolve(&mut self, warp: &mut Warp, bulk: &Bulk, lane: u32) -> Step<Option<Transfer>> {
-        let own = |address: u32, rank: usize| {
-            // Transfers may happen while another block's warp runs: addresses name their block.
-            if address >> 24 == 0 { map_shared(address, rank as u32) } else { address }
-        };
         if let BulkKind::Prefetch(global, bytes) = &bulk.kind {
             let (global, bytes) =
                 (global.of(&warp.registers, lane), warp.registers.narrow(*bytes)[lane as usize]);
@@ -396,16 +404,27 @@ impl Env<'_> {
             found.map_err(|text| Trouble { lane: Some(lane), text })?;
             return Ok(None);
         }
-        let rank = self.rank;
-        let shared = own(Self::shared_address(warp, &bulk.shared, lane)?, rank);
+        let shared = Self::shared_address(warp, &bulk.shared, lane)?;
         let mbarrier = match &bulk.mbarrier {
-            Some(address) => own(Self::shared_address(warp, address, lane)?, rank),
+            Some(address) => Self::shared_address(warp, address, lane)?,
             None => 0,
         };
         let blocks = match bulk.multicast {
-            Some(slot) => Blocks::Mask(warp.registers.narrow(slot)[lane as usize] as u16),
+            Some(slot) => {
+                Blocks::Mask { mask: warp.registers.narrow(slot)[lane as usize] as u16, pairs: bulk.pair }
+            }
             None => Blocks::One,
         };
+        let apart = rank_of(shared) ^ rank_of(mbarrier);
+        let is_load = matches!(bulk.kind, BulkKind::Load(..) | BulkKind::TensorLoad(..));
+        if is_load && apart > usize::from(bulk.pair) {
+            let text = format!(
+                "a bulk copy to block {} of the cluster reports to a barrier of block {}; one with `.cta_group::2` may report to the other block of a pair",
+                rank_of(shared),
+                rank_of(mbarrier)
+            );
+            return Err(Trouble { lane: Some(lane), text });
+        }
         let size = |warp: &Warp, slot: u32| warp.registers.narrow(slot)[lane as usize];
         let check = |bytes: u32, address: u64| {
             if bytes > OFFSET {
@@ -436,7 +455,7 @@ impl Env<'_> {
                 Transfer::Store { global, shared, bytes, reduction }
             }
             BulkKind::Between(source, bytes) => {
-                let source = own(Self::shared_address(warp, source, lane)?, rank);
+                let source = Self::shared_address(warp, source, lane)?;
                 let bytes = size(warp, *bytes);
                 check(bytes, u64::from(source))?;
                 Transfer::Between { destination: shared, source, bytes, mbarrier }
@@ -546,11 +565,7 @@ impl Env<'_> {
             let at = lane as usize;
             let address =
                 if wide { warp.registers.wide(o.a)[at] as u32 } else { warp.registers.narrow(o.a)[at] };
-            let rank = match address >> 24 {
-                0 => self.rank as u32,
-                mapped => mapped - 1,
-            };
-            warp.registers.narrow_mut(o.d)[at] = rank;
+            warp.registers.narrow_mut(o.d)[at] = rank_of(address) as u32;
         }
         Ok(Flow::Next)
     }
@@ -567,7 +582,7 @@ impl Env<'_> {
             let bytes = Self::values(warp, access, lane);
             let address = Self::shared_address(warp, &access.address, lane)?;
             let mbarrier = Self::shared_address(warp, mbarrier, lane)?;
-            if address >> 24 != mbarrier >> 24 {
+            if rank_of(address) != rank_of(mbarrier) {
                 return Err(Trouble {
                     lane: Some(lane),
                     text: "target and mbarrier are in different blocks".into(),

@@ -1,4 +1,10 @@
-//! `tcgen05.mma`: one block multiplies tiles of shared memory onto accumulators in tensor memory.
+//! `tcgen05.mma`: one block, or a pair of blocks, multiplies tiles of shared memory onto accumulators
+//! in tensor memory.
+//!
+//! A pair (`cta_group::2`) has half of A's rows in the shared memory of each block, half of B's columns
+//! too, and each block's half of D's rows in its own tensor memory. Scales of its rows and of all
+//! columns are in the tensor memory of each. With 256 rows the rows of a block lie in the lanes as those
+//! of one block do, with 128 rows the columns are split over two banks of 64 lanes.
 //!
 //! Row r of an instruction with 128 rows lies in lane r; with 64 rows it lies in lane 32 (r / 16) +
 //! r mod 16. Weight-stationary forms with 64 or 32 rows split the columns over 2 or 4 banks of
@@ -14,14 +20,17 @@ use super::rounding::{FusedSum, add_blocks};
 use super::shared_descriptor::{Major, SharedDescriptor};
 use super::shared_tile::{MAX_TILE_BYTES, Tile};
 use super::tensor_memory::{TensorMemory, split_address};
+use std::borrow::BorrowMut;
 
-/// A parsed `tcgen05.mma` instruction for one block.
+/// A parsed `tcgen05.mma` instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcgen05MmaSpec {
     kind: Kind,
     /// k per scale factor.
     block: usize,
     weight_stationary: bool,
+    /// Of a pair of blocks.
+    pair: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +82,11 @@ impl Tcgen05MmaSpec {
     /// combination.
     pub fn parse(modifiers: &[&str]) -> Result<Self, String> {
         let (mut kind, mut block, mut block_scale, mut weight_stationary) = (None, None, false, false);
+        let mut pair = false;
         for &modifier in modifiers {
             match modifier {
                 "mma" | "cta_group::1" => {}
+                "cta_group::2" => pair = true,
                 "kind::f16" => kind = Some(Kind::F16),
                 "kind::tf32" => kind = Some(Kind::Tf32),
                 "kind::i8" => kind = Some(Kind::I8),
@@ -93,6 +104,7 @@ impl Tcgen05MmaSpec {
             }
         }
         let block = match (kind, block_scale, block) {
+            _ if pair && weight_stationary => None,
             (Some(Kind::F16 | Kind::Tf32 | Kind::I8 | Kind::F8f6f4), false, None) => Some(0),
             _ if weight_stationary => None,
             (Some(Kind::Mxf8f6f4 | Kind::Mxf4), true, None | Some(32)) => Some(32),
@@ -100,7 +112,7 @@ impl Tcgen05MmaSpec {
             _ => None,
         };
         match kind.zip(block) {
-            Some((kind, block)) => Ok(Self { kind, block, weight_stationary }),
+            Some((kind, block)) => Ok(Self { kind, block, weight_stationary, pair }),
             None => Err(format!("tcgen05.{}: unsupported combination", modifiers.join("."))),
         }
     }
@@ -110,7 +122,10 @@ impl Tcgen05MmaSpec {
         self.block != 0
     }
 
-    /// D = A B (+ D). `read` fills its buffer from a shared address.
+    /// D = A B (+ D).
+    ///
+    /// - `memories`: of the block, or of both blocks of a pair, the even one first
+    /// - `read`: fills its buffer from a shared address of the block with this index in `memories`
     ///
     /// Errors: a descriptor that does not fit the kind, or a cell of tensor memory that is not
     /// allocated or is read before it is written. Without `avx2,fma` in the caller's target
@@ -118,52 +133,89 @@ impl Tcgen05MmaSpec {
     #[inline(always)]
     pub fn execute(
         &self,
-        memory: &mut TensorMemory,
+        memories: &mut [impl BorrowMut<TensorMemory>],
         operands: &Tcgen05Operands,
-        read: &mut impl FnMut(u32, &mut [u8]),
+        read: &mut impl FnMut(usize, u32, &mut [u8]),
     ) -> Result<(), String> {
         let descriptor = InstructionDescriptor::decode(operands.instruction, self.is_block_scaled())?;
-        let layout = Layout::new(&descriptor, self.weight_stationary, self.is_block_scaled())
-            .ok_or_else(|| self.mismatch(&descriptor, "shape"))?;
+        let layout = self.layout(&descriptor).ok_or_else(|| self.mismatch(&descriptor, "shape"))?;
         let a_format =
             self.format(descriptor.a_format).ok_or_else(|| self.mismatch(&descriptor, "format of A"))?;
         let b_format =
             self.format(descriptor.b_format).ok_or_else(|| self.mismatch(&descriptor, "format of B"))?;
         let sum = self.sum(&descriptor).ok_or_else(|| self.mismatch(&descriptor, "format of D"))?;
         let b_shared = SharedDescriptor::decode_tcgen05(operands.b)?;
-        let columns = 0..descriptor.columns as u32;
-        let mut b_buffer = [0; MAX_TILE_BYTES];
-        let b = b_format.read_tile(&b_shared, descriptor.b_major, columns, read, &mut b_buffer)?;
-        let mut a_buffer = [0; MAX_TILE_BYTES];
-        let a = match operands.a {
-            Tcgen05A::Descriptor(code) => {
-                let shared = SharedDescriptor::decode_tcgen05(code)?;
-                let rows = 0..descriptor.rows as u32;
-                A::Shared(a_format.read_tile(&shared, descriptor.a_major, rows, read, &mut a_buffer)?)
-            }
-            Tcgen05A::TensorMemory(_) if a_format.packing() != Packing::Bytes => {
-                return Err(self.mismatch(&descriptor, "format of A in tensor memory"));
-            }
-            Tcgen05A::TensorMemory(address) => A::TensorMemory(address),
+        let columns = 0..(descriptor.columns / memories.len()) as u32;
+        let mut b_buffers = [[0; MAX_TILE_BYTES]; 2];
+        let [first, second] = &mut b_buffers;
+        let mut b_of = |at: usize, buffer| {
+            let mut read = |address: u32, bytes: &mut [u8]| read(at, address, bytes);
+            b_format.read_tile(&b_shared, descriptor.b_major, columns.clone(), &mut read, buffer)
         };
+        let first = b_of(0, first)?;
+        let b = [first, if self.pair { b_of(1, second)? } else { first }];
         if let Variant::Scaled { a_id, b_id, .. } = descriptor.variant {
             let blocks = if matches!(a_format, Format::E2m1) { 64 } else { 32 } / self.block;
             if a_id.max(b_id) + blocks > 4 {
                 return Err(self.mismatch(&descriptor, "scale id"));
             }
         }
-        let product = Product { block: self.block, operands, descriptor, layout, sum, a, b };
-        match (a_format, b_format) {
-            (Format::F16, Format::F16) => product.floats::<_, _, 16>(memory, F16, F16),
-            (Format::Bf16, Format::Bf16) => product.floats::<_, _, 16>(memory, Bf16, Bf16),
-            (Format::Tf32, Format::Tf32) => product.floats::<_, _, 8>(memory, Tf32, Tf32),
-            (Format::Bytes(a, _), Format::Bytes(b, _)) => {
-                product.floats::<_, _, 32>(memory, FloatByte(a), FloatByte(b))
-            }
-            (Format::E2m1, Format::E2m1) => product.floats::<_, _, 64>(memory, E2m1, E2m1),
-            (Format::Int8(a), Format::Int8(b)) => product.integers(memory, Int8(a), Int8(b)),
-            _ => Err(self.mismatch(&descriptor, "pair of formats")),
+        let half = columns.end as usize / 8;
+        for (at, memory) in memories.iter_mut().enumerate() {
+            let memory = memory.borrow_mut();
+            let mut read = |address: u32, bytes: &mut [u8]| read(at, address, bytes);
+            let mut a_buffer = [0; MAX_TILE_BYTES];
+            let a = match operands.a {
+                Tcgen05A::Descriptor(code) => {
+                    let (shared, rows) = (SharedDescriptor::decode_tcgen05(code)?, 0..layout.rows as u32);
+                    let major = descriptor.a_major;
+                    A::Shared(a_format.read_tile(&shared, major, rows, &mut read, &mut a_buffer)?)
+                }
+                Tcgen05A::TensorMemory(_) if a_format.packing() != Packing::Bytes => {
+                    return Err(self.mismatch(&descriptor, "format of A in tensor memory"));
+                }
+                Tcgen05A::TensorMemory(address) => A::TensorMemory(address),
+            };
+            let product = Product { block: self.block, operands, descriptor, layout, sum, a, b, half };
+            match (a_format, b_format) {
+                (Format::F16, Format::F16) => product.floats::<_, _, 16>(memory, F16, F16),
+                (Format::Bf16, Format::Bf16) => product.floats::<_, _, 16>(memory, Bf16, Bf16),
+                (Format::Tf32, Format::Tf32) => product.floats::<_, _, 8>(memory, Tf32, Tf32),
+                (Format::Bytes(a, _), Format::Bytes(b, _)) => {
+                    product.floats::<_, _, 32>(memory, FloatByte(a), FloatByte(b))
+                }
+                (Format::E2m1, Format::E2m1) => product.floats::<_, _, 64>(memory, E2m1, E2m1),
+                (Format::Int8(a), Format::Int8(b)) => product.integers(memory, Int8(a), Int8(b)),
+                _ => Err(self.mismatch(&descriptor, "pair of formats")),
+            }?;
         }
+        Ok(())
+    }
+
+    /// Blocks that execute the instruction together.
+    pub fn num_blocks(&self) -> usize {
+        if self.pair { 2 } else { 1 }
+    }
+
+    /// Where D lies in each block; `None`: a shape that does not exist, or that of a pair with 128 scaled
+    /// rows, whose scales no source that we know places.
+    fn layout(&self, descriptor: &InstructionDescriptor) -> Option<Layout> {
+        let InstructionDescriptor { rows, columns, .. } = *descriptor;
+        let scaled = self.is_block_scaled();
+        // Columns are a multiple of `step`.
+        let (step, rows, banks, group_pitch) = match (self.pair, self.weight_stationary, rows) {
+            (true, false, 256) => (16, 128, 1, GROUP),
+            (true, false, 128) if !scaled => (16, 64, 2, GROUP),
+            (false, true, 32 | 64 | 128) => (64, rows, 128 / rows, GROUP),
+            (false, false, 128) => (if scaled { 8 } else { 16 }, rows, 1, GROUP),
+            (false, false, 64) if !scaled => (8, rows, 1, 32),
+            _ => return None,
+        };
+        if columns == 0 || columns > 256 || columns % step != 0 || (self.weight_stationary && columns == 192)
+        {
+            return None;
+        }
+        Some(Layout { rows, width: columns / banks, group_pitch, banks })
     }
 
     fn mismatch(&self, descriptor: &InstructionDescriptor, what: &str) -> String {
@@ -248,9 +300,10 @@ impl Format {
     }
 }
 
-/// Where rows and columns of D lie.
+/// Where rows and columns of D lie in a block.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
+    /// Rows of the block.
     rows: usize,
     /// Columns of tensor memory that D spans.
     width: usize,
@@ -261,23 +314,6 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(descriptor: &InstructionDescriptor, weight_stationary: bool, scaled: bool) -> Option<Self> {
-        let InstructionDescriptor { rows, columns, .. } = *descriptor;
-        let step = match (weight_stationary, rows) {
-            (true, 32 | 64 | 128) => 64,
-            (false, 128) if scaled => 8,
-            (false, 128) => 16,
-            (false, 64) if !scaled => 8,
-            _ => return None,
-        };
-        if columns == 0 || columns > 256 || columns % step != 0 || (weight_stationary && columns == 192) {
-            return None;
-        }
-        let banks = if weight_stationary { 128 / rows } else { 1 };
-        let group_pitch = if !weight_stationary && rows == 64 { 32 } else { GROUP };
-        Some(Self { rows, width: columns / banks, group_pitch, banks })
-    }
-
     /// First lane of rows 16 `group` to 16 `group` + 15 in `bank`.
     fn lane(&self, group: usize, bank: usize) -> usize {
         group * self.group_pitch + bank * self.rows
@@ -290,7 +326,7 @@ enum A<'a> {
     TensorMemory(u32),
 }
 
-/// One instruction with its decoded operands.
+/// The part of one block in an instruction, with decoded operands.
 struct Product<'a> {
     block: usize,
     operands: &'a Tcgen05Operands,
@@ -298,7 +334,10 @@ struct Product<'a> {
     layout: Layout,
     sum: Sum,
     a: A<'a>,
-    b: Tile<'a>,
+    /// Columns of both blocks of a pair; twice those of one.
+    b: [Tile<'a>; 2],
+    /// Columns of a tile of B, divided by eight.
+    half: usize,
 }
 
 impl Product<'_> {
@@ -322,7 +361,7 @@ impl Product<'_> {
                 }
             }
             for block in 0..self.layout.width / 8 {
-                let b = self.b.columns::<EB, K>(b_element, bank * self.layout.width / 8 + block);
+                let b = self.columns::<EB, K>(b_element, bank * self.layout.width / 8 + block);
                 for (group, a) in a.iter().enumerate() {
                     let (lane, column) = self.position(group, bank, block);
                     let mut sums = [[0.0; 8]; GROUP];
@@ -362,7 +401,7 @@ impl Product<'_> {
         for bank in 0..self.layout.banks {
             let a = self.a_groups::<Int8, 32>(memory, a_element, bank)?;
             for block in 0..self.layout.width / 8 {
-                let b: [Row<f32>; 32] = self.b.columns(b_element, bank * self.layout.width / 8 + block);
+                let b: [Row<f32>; 32] = self.columns(b_element, bank * self.layout.width / 8 + block);
                 for (group, a) in a.iter().enumerate() {
                     let (lane, column) = self.position(group, bank, block);
                     let mut products = [[0.0; 8]; GROUP];
@@ -377,6 +416,16 @@ impl Product<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Columns 8 `block` to 8 `block` + 7 of B.
+    #[inline(always)]
+    fn columns<E: Element<Value: Number>, const K: usize>(
+        &self,
+        element: E,
+        block: usize,
+    ) -> [Row<E::Value>; K] {
+        self.b[block / self.half].columns(element, block % self.half)
     }
 
     /// Lane and column of D's tile.

@@ -4,7 +4,7 @@ use super::packing::Packing;
 use super::shared_descriptor::{Major, SharedDescriptor};
 use super::tensor_memory::{TensorMemory, split_address};
 
-/// A parsed `tcgen05.cp` instruction for one block.
+/// A parsed `tcgen05.cp` instruction; each block of a pair executes it on its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMemoryCopy {
     rows: usize,
@@ -36,7 +36,7 @@ impl TensorMemoryCopy {
         let (mut shape, mut multicast, mut destination, mut source) = (None, None, None, None);
         for &modifier in modifiers {
             match modifier {
-                "cp" | "cta_group::1" => {}
+                "cp" | "cta_group::1" | "cta_group::2" => {}
                 "128x256b" | "4x256b" | "128x128b" | "64x128b" | "32x128b" => shape = Some(modifier),
                 "warpx4" | "warpx2::02_13" | "warpx2::01_23" => multicast = Some(modifier),
                 "b8x16" => destination = Some(modifier),
@@ -195,7 +195,6 @@ mod tests {
     #[test]
     fn unknown_forms_are_errors() {
         for text in [
-            "tcgen05.cp.cta_group::2.128x256b",
             "tcgen05.cp.cta_group::1.64x128b",
             "tcgen05.cp.cta_group::1.32x128b.warpx2::02_13",
             "tcgen05.cp.cta_group::1.128x128b.b4x16_p64",

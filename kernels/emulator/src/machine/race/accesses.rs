@@ -4,7 +4,7 @@ use super::clock::Epoch;
 use super::release::Release;
 use super::shadow::{ATOMIC, COPY_WRITE, Kind, READ, Record, WRITE};
 use super::{BlockWatch, Open, Place, Races, WarpWatch};
-use crate::machine::access::OFFSET;
+use crate::machine::access::{OFFSET, rank_of};
 use crate::machine::block::Warp;
 use crate::machine::cluster::{Env, Step};
 use crate::machine::fault::{RACE, Trouble};
@@ -340,11 +340,7 @@ impl Env<'_> {
     }
 
     pub(super) fn shared_place(&self, address: u32) -> Place {
-        let rank = match address >> 24 {
-            0 => self.rank,
-            mapped => mapped as usize - 1,
-        };
-        Place::Shared(rank, address & OFFSET)
+        Place::Shared(rank_of(address), address & OFFSET)
     }
 }
 

@@ -40,14 +40,17 @@ impl Env<'_> {
         }
     }
 
-    /// `tcgen05.commit`: the products so far end with the running phase.
-    pub(crate) fn race_product_arrive(&mut self, warp: &mut Warp, address: u32) {
+    /// `tcgen05.commit`: the products so far end with the running phases of these mbarriers.
+    pub(crate) fn race_product_arrive(&mut self, warp: &mut Warp, addresses: &[u32]) {
         if let Some(watch) = &mut warp.watch
             && let Some(agent) = watch.products
-            && let Some(mbarrier) = self.mbarrier_watch(address)
         {
             watch.groups += 1;
-            mbarrier.running.seen.learn(Epoch { agent, time: watch.groups });
+            for &address in addresses {
+                if let Some(mbarrier) = self.mbarrier_watch(address) {
+                    mbarrier.running.seen.learn(Epoch { agent, time: watch.groups });
+                }
+            }
         }
     }
 
@@ -192,8 +195,9 @@ impl Env<'_> {
         mbarrier: u32,
         ranges: &[(u32, u32)],
     ) -> Step<()> {
-        self.touch_now(watch, lane, self.shared_place(mbarrier), 8, ATOMIC)?;
         let Some(epoch) = self.mbarrier_epoch(mbarrier) else { return Ok(()) };
+        // The copy itself reports: an end of the phase comes behind that, in whatever block the copy was issued.
+        self.touch(watch, lane, self.shared_place(mbarrier), 8, ATOMIC, epoch)?;
         for &(shared, bytes) in ranges {
             self.touch(watch, lane, self.shared_place(shared), bytes, COPY_WRITE, epoch)?;
         }

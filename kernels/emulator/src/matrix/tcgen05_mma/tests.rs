@@ -96,10 +96,25 @@ fn store(memory: &mut [u8], base: u32, element: &str, mn_major: bool, codes: &[V
     code
 }
 
-/// Lane and column offset of D[m][n]; A's row m has the lanes of its accumulators.
-fn cell(form: &Form, m: usize, n: usize) -> (usize, usize) {
+/// Block, lane and column offset of D[m][n]; A's row m has the lanes of its accumulators.
+fn cell(form: &Form, m: usize, n: usize) -> (usize, usize, usize) {
+    let blocks = num_blocks(form);
+    let (rows, half) = (form.rows / blocks, form.columns / 2);
+    let (lane, column) = match (blocks, rows) {
+        // Two halves of the columns (PTX ISA, "Layout B").
+        (2, 64) => (m % 64 + n / half * 64, n % half),
+        _ => cell_of_block(form, rows, m % rows, n),
+    };
+    (m / rows, lane, column)
+}
+
+fn num_blocks(form: &Form) -> usize {
+    if form.modifiers.contains("cta_group::2") { 2 } else { 1 }
+}
+
+fn cell_of_block(form: &Form, rows: usize, m: usize, n: usize) -> (usize, usize) {
     let stationary = form.modifiers.contains(".ws");
-    match form.rows {
+    match rows {
         128 => (m, n),
         _ if stationary => {
             let width = form.columns * form.rows / 128;
@@ -125,49 +140,72 @@ fn check(form: Form) {
     let (a_codes, b_codes) = (matrix(a_type, form.rows), matrix(b_type, form.columns));
     let c: Vec<i64> = (0..form.rows * form.columns).map(|_| (random.next() % 129) as i64 - 64).collect();
 
-    let mut shared = vec![0xff; 128 * 1024];
-    let a = store(&mut shared, A_BASE, a_type, form.majors.0, &a_codes);
-    let b = store(&mut shared, B_BASE, b_type, form.majors.1, &b_codes);
-    let mut read =
-        |address: u32, out: &mut [u8]| out.copy_from_slice(&shared[address as usize..][..out.len()]);
+    // Each block of a pair has half of A's rows and half of B's columns, at the same addresses.
+    let blocks = spec.num_blocks();
+    assert_eq!(blocks, num_blocks(&form));
+    let mut shared = vec![vec![0xff; 128 * 1024]; blocks];
+    let (mut a, mut b) = (0, 0);
+    for (at, shared) in shared.iter_mut().enumerate() {
+        let [rows, columns] =
+            [form.rows, form.columns].map(|size| size / blocks * at..size / blocks * (at + 1));
+        a = store(shared, A_BASE, a_type, form.majors.0, &a_codes[rows]);
+        b = store(shared, B_BASE, b_type, form.majors.1, &b_codes[columns]);
+    }
+    let mut read = |at: usize, address: u32, out: &mut [u8]| {
+        out.copy_from_slice(&shared[at][address as usize..][..out.len()]);
+    };
 
     for (accumulate, id) in [(true, 0), (false, 1), (true, 2)] {
-        let mut memory = TensorMemory::new();
-        memory.allocate(512).expect("room");
+        let mut memories = vec![TensorMemory::new(); blocks];
+        memories.iter_mut().for_each(|memory| assert_eq!(memory.allocate(512), Ok(Some(0))));
         if form.a_in_tensor_memory {
+            let rows = form.rows / blocks;
             for (m, row) in a_codes.iter().enumerate() {
-                let banks = if form.modifiers.contains(".ws") { 128 / form.rows } else { 1 };
+                let split = form.modifiers.contains(".ws") || (blocks == 2 && rows == 64);
+                let banks = if split { 128 / rows } else { 1 };
                 for bank in 0..banks {
-                    let lane = cell(&form, m, 0).0 + bank * form.rows;
+                    let (at, first, _) = cell(&form, m, 0);
+                    let lane = first + bank * rows;
                     for (column, word) in line(a_type, row).as_chunks::<4>().0.iter().enumerate() {
                         let column = A_COLUMN as usize + column;
-                        memory.write(lane, column, u32::from_le_bytes(*word)).expect("allocated");
+                        memories[at].write(lane, column, u32::from_le_bytes(*word)).expect("allocated");
                     }
                 }
             }
         }
         if accumulate {
             for (i, &value) in c.iter().enumerate() {
-                let (lane, column) = cell(&form, i / form.columns, i % form.columns);
+                let (at, lane, column) = cell(&form, i / form.columns, i % form.columns);
                 let junk = if d_type == "f16" { 0xabcd_0000 } else { 0 };
-                memory.write(lane, column, encode(d_type, value as f64) as u32 | junk).expect("allocated");
+                let word = encode(d_type, value as f64) as u32 | junk;
+                memories[at].write(lane, column, word).expect("allocated");
             }
         }
+        let pair = blocks;
         let blocks = form.scale.map_or(1, |(_, block)| k / block);
         let id = if form.scale.is_some() && id + blocks <= 4 { id } else { 0 };
-        let mut factors = |element: &str, rows: usize, first_column: u32| -> Vec<Vec<f64>> {
+        // Of A each block has the scales of its own rows, of B those of all columns.
+        let mut factors = |element: &str, rows: usize, first_column: u32, is_cut: bool| -> Vec<Vec<f64>> {
             let codes: Vec<_> = (0..rows).map(|_| random.codes(element, blocks, 0.5, 4.0)).collect();
             for (row, codes) in codes.iter().enumerate() {
                 let word = codes.iter().rev().fold(0u64, |word, &code| word << 8 | code) << (8 * id);
-                for quarter in 0..4 {
-                    let (lane, column) = (32 * quarter + row % 32, first_column as usize + row / 32);
-                    memory.write(lane, column, word as u32).expect("allocated");
+                for (at, memory) in memories.iter_mut().enumerate() {
+                    let row = match is_cut {
+                        true if row / (rows / pair) != at => continue,
+                        true => row % (rows / pair),
+                        false => row,
+                    };
+                    for quarter in 0..4 {
+                        let (lane, column) = (32 * quarter + row % 32, first_column as usize + row / 32);
+                        memory.write(lane, column, word as u32).expect("allocated");
+                    }
                 }
             }
             codes.iter().map(|codes| codes.iter().map(|&code| decode(element, code)).collect()).collect()
         };
         let scale = form.scale.map(|(element, _)| {
-            (factors(element, form.rows, SCALE_A_COLUMN), factors(element, form.columns, SCALE_B_COLUMN))
+            let of_a = factors(element, form.rows, SCALE_A_COLUMN, true);
+            (of_a, factors(element, form.columns, SCALE_B_COLUMN, false))
         });
 
         let negate = form.scale.is_none() && d_type != "s32" && !accumulate;
@@ -200,7 +238,7 @@ fn check(form: Form) {
             scale_input_d: 0,
             disabled_lanes: 0,
         };
-        spec.execute(&mut memory, &operands, &mut read).expect(form.modifiers);
+        spec.execute(&mut memories, &operands, &mut read).expect(form.modifiers);
 
         for m in 0..form.rows {
             for n in 0..form.columns {
@@ -212,8 +250,8 @@ fn check(form: Form) {
                 }
                 let start = if accumulate { c[m * form.columns + n] as f64 } else { 0.0 };
                 let expected = start + if negate { -sum } else { sum };
-                let (lane, column) = cell(&form, m, n);
-                let word = memory.read(lane, column).expect("allocated").expect("written") as u64;
+                let (at, lane, column) = cell(&form, m, n);
+                let word = memories[at].read(lane, column).expect("allocated").expect("written") as u64;
                 let mask = if d_type == "f16" { 0xffff } else { 0xffff_ffff };
                 assert_eq!(
                     decode(d_type, word & mask),
@@ -301,6 +339,32 @@ fn weight_stationary_forms_equal_a_triple_loop() {
     }
 }
 
+#[test]
+fn pairs_of_blocks_equal_a_triple_loop() {
+    for rows in [128, 256] {
+        for majors in [(false, false), (true, false), (false, true), (true, true)] {
+            let modifiers = "tcgen05.mma.cta_group::2.kind::f16";
+            // Halves of 64 bytes at least, which the swizzle of MN-major operands takes.
+            check(Form { modifiers, rows, columns: 256, majors, ..PLAIN });
+        }
+        let modifiers = "tcgen05.mma.cta_group::2.kind::i8";
+        check(Form { modifiers, rows, columns: 96, types: ("s32", "u8", "s8"), ..PLAIN });
+        let modifiers = "tcgen05.mma.cta_group::2.kind::f16";
+        check(Form { modifiers, rows, a_in_tensor_memory: true, ..PLAIN });
+        check(Form { modifiers, rows, columns: 16, ..PLAIN });
+    }
+    let four_bits = Form { rows: 256, types: ("f32", "e2m1", "e2m1"), ..PLAIN };
+    for columns in [48, 256] {
+        let modifiers = "tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.block16";
+        check(Form { modifiers, columns, scale: Some(("ue4m3", 16)), ..four_bits });
+        let modifiers = "tcgen05.mma.cta_group::2.kind::mxf4nvf4.block_scale.block32";
+        check(Form { modifiers, columns, scale: Some(("ue8m0", 32)), ..four_bits });
+        let modifiers = "tcgen05.mma.cta_group::2.kind::mxf8f6f4.block_scale.scale_vec::1X";
+        let types = ("f32", "e4m3", "e2m1");
+        check(Form { modifiers, columns, types, scale: Some(("ue8m0", 32)), ..four_bits });
+    }
+}
+
 /// A product of ones: every cell of D is 16 plus what D held.
 fn ones(change: impl Fn(&mut Tcgen05Operands, &mut TensorMemory)) -> Result<TensorMemory, String> {
     let spec = Tcgen05MmaSpec::parse(&modifiers(PLAIN.modifiers)).expect("parses");
@@ -318,12 +382,12 @@ fn ones(change: impl Fn(&mut Tcgen05Operands, &mut TensorMemory)) -> Result<Tens
         disabled_lanes: 0,
     };
     change(&mut operands, &mut memory);
-    let mut read = |_: u32, out: &mut [u8]| {
+    let mut read = |_: usize, _: u32, out: &mut [u8]| {
         for (i, byte) in out.iter_mut().enumerate() {
             *byte = [0x80, 0x3f][i % 2];
         }
     };
-    spec.execute(&mut memory, &operands, &mut read)?;
+    spec.execute(&mut [&mut memory], &operands, &mut read)?;
     Ok(memory)
 }
 
@@ -358,7 +422,7 @@ fn mistakes_are_errors() {
 #[test]
 fn unknown_forms_are_errors() {
     for text in [
-        "tcgen05.mma.cta_group::2.kind::f16",
+        "tcgen05.mma.ws.cta_group::2.kind::f16",
         "tcgen05.mma.sp.cta_group::1.kind::f16",
         "tcgen05.mma.cta_group::1",
         "tcgen05.mma.cta_group::1.kind::mxf4",
