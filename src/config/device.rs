@@ -30,7 +30,7 @@ pub struct DeviceConfig {
     /// nvfp4 = 4-bit floats in front of dense, shared and routed FFNs with NVFP4 weights, as the checkpoint's input_scale was calibrated: what engines on
     /// Blackwell compute, with about 9 % of noise in each product; nvfp4x2 and nvfp4x3 = sums of two and three such rows, the latter finer than bf16; mxfp4 = the like
     /// of nvfp4 for MXFP4 weights. GPUs of Blackwell multiply them as they are, which no such GPU has measured yet; others refuse them. On
-    /// the CPU and the reference backend they are slower than bf16: to see what another machine will answer.
+    /// the CPU each term is a product of integers, as that of int8 is.
     pub activations: ActivationsChoice,
     /// Rounding of prompts of scheduler.expand_min_prompt_tokens and more, where activations is nvfp4, nvfp4x2 or nvfp4x3: auto = as activations, or
     /// another of the three. Fewer: faster prompts on GPUs of Blackwell, whose tensor cores do a third of the work for nvfp4 that nvfp4x3 needs, and more noise in what

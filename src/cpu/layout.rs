@@ -2,6 +2,7 @@
 //!
 //! Plain descriptions, without instruction sets or memory of their own. Knows no other file of the backend.
 
+use perigee_numbers::quant::MAX_TERMS;
 use perigee_numbers::quant::fp4::E2M1;
 
 /// Outputs per panel: the lanes of one 512-bit register.
@@ -138,28 +139,41 @@ pub(crate) enum RowFormat {
     /// 15-bit integers as two int8 rows side by side, the second one holding what the first one leaves. The kernel takes them for two rows,
     /// whose sums are added afterwards.
     Int15,
+    /// Rows of 4-bit floats as so many int8 rows side by side, one per term: codes as integers, and the scales of their blocks.
+    Fp4 {
+        /// 1 to [`MAX_PLANES`].
+        terms: u8,
+    },
 }
+
+/// Int8 rows of a row at most.
+pub(crate) const MAX_PLANES: usize = MAX_TERMS as usize;
 
 impl RowFormat {
     /// Rows that the kernel sees for one of ours.
     pub(crate) fn planes(self) -> usize {
-        if self == RowFormat::Int15 { 2 } else { 1 }
+        match self {
+            RowFormat::Int15 => 2,
+            RowFormat::Fp4 { terms } => usize::from(terms),
+            _ => 1,
+        }
     }
 
     /// Whether rows are integers in steps of 32 inputs.
     pub(crate) fn is_integer(self) -> bool {
-        matches!(self, RowFormat::Int8 | RowFormat::Int15)
+        matches!(self, RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. })
     }
 }
 
-/// Words of one step of an int8 row: 32 values in the order in which panels hold the nibbles of their codes, two corrections, the scale.
-pub(crate) const INT8_STEP_WORDS: usize = 11;
+/// Words of one step of an int8 row: 32 values in the order in which panels hold the nibbles of their codes, two corrections, two scales.
+pub(crate) const INT8_STEP_WORDS: usize = 12;
 
 /// The first word of a step's corrections: minus [`INT8_OFFSET`] times the sum of its first 16 values, then of the other 16, as i32.
 pub(crate) const INT8_CORRECTIONS: usize = 8;
 
-/// The word of a step's scale, f32: what a value of one stands for.
-pub(crate) const INT8_SCALE: usize = 10;
+/// The first word of a step's scales, f32: what a one stands for among its first 16 values, then among the other 16. Both are the same
+/// where the rows are not made for blocks of 16.
+pub(crate) const INT8_SCALES: usize = 10;
 
 /// What products of int8 rows add to a code's integer to make it unsigned.
 pub(crate) const INT8_OFFSET: i32 = 12;

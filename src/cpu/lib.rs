@@ -19,6 +19,7 @@ mod matrix;
 mod mla;
 mod moe;
 mod packed_panels;
+mod row_steps;
 mod rows;
 mod storage;
 mod transpose;

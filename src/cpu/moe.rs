@@ -40,12 +40,14 @@ pub(crate) struct Expert {
 }
 
 impl Expert {
-    fn input_layout(&self, numerics: Numerics) -> RowLayout {
-        numerics.of_rows_in(self.input).layout(self.gate_up.format, self.gate_up.in_features)
-    }
-
-    fn hidden_layout(&self, numerics: Numerics) -> RowLayout {
-        numerics.of_rows_in(self.inner).layout(self.down.format, self.down.in_features)
+    /// Layouts of input and hidden rows. `kind`: see [`Rows::kind`].
+    fn layouts(&self, numerics: Numerics, kind: Option<bool>) -> [RowLayout; 2] {
+        // Rows of one kind have no more terms than they need.
+        let forms = |forms: RowForms| kind.map_or(forms, |is_prompt| forms.of(is_prompt).into());
+        let layout = |form: Option<RowForms>, weights: &Panels| {
+            numerics.layout_in(form.map(forms), weights.format, weights.in_features)
+        };
+        [layout(self.input, &self.gate_up), layout(self.inner, &self.down)]
     }
 }
 
@@ -153,9 +155,11 @@ struct Group {
     /// First entry in `Plan::entries`, and how many.
     first: usize,
     rows: usize,
-    /// First word of the packed inputs.
+    /// Layout of its inputs, and first word of the packed ones.
+    input: RowLayout,
     input_start: usize,
-    /// First word of the packed hidden rows.
+    /// The same of the hidden rows.
+    hidden: RowLayout,
     hidden_start: usize,
 }
 
@@ -180,14 +184,18 @@ pub(crate) struct Scratch {
     next: Vec<usize>,
     input: Vec<u32>,
     hidden: Vec<u32>,
-    /// Input rows in int8, before they are gathered.
-    quantized: Vec<u32>,
+    /// Layouts of inputs that take steps, and the rows of each before they are gathered; there may be more of these.
+    quantized_in: Vec<RowLayout>,
+    quantized: Vec<Vec<u32>>,
 }
 
 /// SwiGLU on alternating gate and up panels, into the packed rows of the second product.
-struct SwiGlu {
+struct SwiGlu<'a> {
     hidden: RowWriter,
     inner: usize,
+    x: Rows<'a>,
+    /// The row of `x` that each row is.
+    entries: &'a [u32],
 }
 
 /// `silu(gate) * up` of the 16 units whose sums are the `pair`-th two panels. A function, because a closure would not be compiled for
@@ -204,7 +212,12 @@ unsafe fn swiglu<S: Simd>(sums: *const f32, pair: usize) -> S::V {
     }
 }
 
-impl Epilogue for SwiGlu {
+impl Epilogue for SwiGlu<'_> {
+    /// 32 units share a scale.
+    fn least_panels(&self) -> usize {
+        if self.hidden.takes_steps() { 4 } else { 2 }
+    }
+
     #[inline(always)]
     unsafe fn finish<S: Simd>(
         &self,
@@ -221,10 +234,11 @@ impl Epilogue for SwiGlu {
             unsafe {
                 let sums = sums.add((row - rows.start) * stride);
                 if self.hidden.takes_steps() {
+                    let is_prompt = self.x.is_prompt(self.entries[row] as usize);
                     for pair in (0..pairs).step_by(2) {
                         let low = swiglu::<S>(sums, pair);
                         let high = if pair + 1 < pairs { swiglu::<S>(sums, pair + 1) } else { S::zero() };
-                        packed.put_step::<S>(unit(pair), low, high);
+                        packed.put_step::<S>(unit(pair), low, high, is_prompt);
                     }
                 } else {
                     for pair in 0..pairs {
@@ -303,6 +317,13 @@ impl<'a> Rows<'a> {
     fn is_prompt(&self, row: usize) -> bool {
         self.are_prompts.get(row).is_some_and(|is| *is)
     }
+
+    /// Whether all of them are of prompts or none, if so.
+    fn kind(&self) -> Option<bool> {
+        let mut kinds = (0..self.count()).map(|row| self.is_prompt(row));
+        let first = kinds.next()?;
+        kinds.all(|kind| kind == first).then_some(first)
+    }
 }
 
 /// `out[t] += sum_k weight[t,k] * expert[t,k](x[t]) + shared(x[t])`.
@@ -331,8 +352,9 @@ fn one_pass(
     let Context { pool, numerics, sums, kept, scratch } = context;
     let (Rows { values, width, .. }, rows) = (x, x.count());
     let top_k = routed.map_or(0, |(_, routing)| routing.top_k);
-    plan(scratch, *numerics, rows, first_row, routed, shared);
-    let Scratch { groups, items, entries, entry_of, input, hidden, quantized, .. } = &mut **scratch;
+    plan(scratch, *numerics, x, first_row, routed, shared);
+    let Scratch { groups, items, entries, entry_of, input, hidden, quantized_in, quantized, .. } =
+        &mut **scratch;
     let (groups, items, entries, entry_of) = (&*groups, &*items, &*entries, &*entry_of);
     let expert = |group: &Group| -> &Expert {
         match (group.expert, routed, shared) {
@@ -341,32 +363,26 @@ fn one_pass(
             _ => unreachable!("groups are made of what was given"),
         }
     };
-    let input_layout = |group: &Group| expert(group).input_layout(*numerics);
-    let hidden_layout = |group: &Group| expert(group).hidden_layout(*numerics);
-
-    // A row meets several experts: it is quantized once. All layouts of integers of one width are the same.
-    if let Some(layout) = groups.iter().map(input_layout).find(|layout| layout.format.is_integer()) {
-        rows::quantize(pool, layout, rows, quantized, |row| &values[row * width..(row + 1) * width]);
+    // A row meets several experts: it is quantized once for each form that they have it in.
+    for (layout, words) in quantized_in.iter().zip(&mut *quantized) {
+        let source = |row: usize| (&values[row * width..(row + 1) * width], x.is_prompt(row));
+        rows::quantize(pool, *layout, rows, words, source);
     }
-    let quantized = &*quantized;
+    let (quantized_in, quantized) = (&*quantized_in, &*quantized);
     let input_words = Shards::new(input);
     let pack = |group: &Group| {
-        let layout = input_layout(group);
+        let layout = group.input;
         // SAFETY: the inputs stay borrowed; groups have words of their own.
         let words = unsafe { input_words.slice(group.input_start, group.rows * layout.words()) };
         let tiling = layout.tiling(group.rows);
         let writer = RowWriter::new(words, layout, tiling);
         let row = |i: usize| entries[group.first + i] as usize;
-        if layout.format.is_integer() {
-            rows::interleave(layout, writer, 0..tiling.tiles, quantized, &row);
+        if let Some(at) = quantized_in.iter().position(|other| *other == layout) {
+            rows::interleave(layout, writer, 0..tiling.tiles, &quantized[at], &row);
         } else {
             rows::pack_tiles(layout, writer, 0..tiling.tiles, &|i| {
                 &values[row(i) * width..(row(i) + 1) * width]
             });
-        }
-        if let Some(forms) = expert(group).input {
-            // SAFETY: as above.
-            (0..group.rows).for_each(|i| unsafe { writer.round(i, forms.of(x.is_prompt(row(i)))) });
         }
     };
     if rows == 1 {
@@ -389,12 +405,13 @@ fn one_pass(
             .get(index + 1)
             .map_or(std::ptr::null(), |item| expert(&groups[item.group]).gate_up.address(item.panels.start));
         let group = &groups[group];
-        let (layout, next) = (input_layout(group), hidden_layout(group));
+        let (layout, next) = (group.input, group.hidden);
         let weights = &expert(group).gate_up;
         // SAFETY: the hidden rows stay borrowed; items write units of their own.
         let words = unsafe { hidden_words.slice(group.hidden_start, group.rows * next.words()) };
         let hidden = RowWriter::new(words, next, next.tiling(group.rows));
-        let finish = SwiGlu { hidden, inner: next.in_features };
+        let entries = &entries[group.first..group.first + group.rows];
+        let finish = SwiGlu { hidden, inner: next.in_features, x, entries };
         let rows = &input[group.input_start..group.input_start + group.rows * layout.words()];
         let operands = Operands { rows, layout, tiling: layout.tiling(group.rows), weights };
         // SAFETY: this worker's scratch, not used elsewhere in this job.
@@ -409,18 +426,6 @@ fn one_pass(
     });
 
     let Some(first_group) = groups.first() else { return };
-    if groups.iter().any(|group| expert(group).inner.is_some()) {
-        pool.for_each(entries.len(), |_, entry| {
-            let group = &groups[groups.partition_point(|group| group.first <= entry) - 1];
-            let (layout, Some(forms)) = (hidden_layout(group), expert(group).inner) else { return };
-            let form = forms.of(x.is_prompt(entries[entry] as usize));
-            // SAFETY: the hidden rows stay borrowed; entries are rows of their own.
-            unsafe {
-                let words = hidden_words.slice(group.hidden_start, group.rows * layout.words());
-                RowWriter::new(words, layout, layout.tiling(group.rows)).round(entry - group.first, form);
-            }
-        });
-    }
     let num_panels = expert(first_group).down.num_panels;
     // Few entries: wider chunks make longer streams. Many: the kept sums of a chunk should stay in the cache.
     let chunk = if entries.len() > 512 { 2 } else { 4 };
@@ -436,7 +441,7 @@ fn one_pass(
         }
         let shards = Shards::new(kept);
         for (g, group) in groups.iter().enumerate() {
-            let layout = hidden_layout(group);
+            let layout = group.hidden;
             let rows = &hidden[group.hidden_start..group.hidden_start + group.rows * layout.words()];
             let weights = &expert(group).down;
             let operands = Operands { rows, layout, tiling: layout.tiling(group.rows), weights };
@@ -522,16 +527,18 @@ impl Kernel for AddUp<'_> {
 fn plan(
     scratch: &mut Scratch,
     numerics: Numerics,
-    rows: usize,
+    x: Rows<'_>,
     first_row: usize,
     routed: Option<(&Experts, &Routing)>,
     shared: Option<&Expert>,
 ) {
-    let Scratch { groups, items, entries, entry_of, next, input, hidden, .. } = scratch;
+    let Scratch { groups, items, entries, entry_of, next, input, hidden, quantized_in, quantized } = scratch;
+    let (rows, kind) = (x.count(), x.kind());
     groups.clear();
     items.clear();
     entries.clear();
     entry_of.clear();
+    quantized_in.clear();
     if let Some((experts, routing)) = routed {
         let chosen = &routing.experts[first_row * routing.top_k..(first_row + rows) * routing.top_k];
         next.clear();
@@ -542,7 +549,17 @@ fn plan(
         let mut first = 0;
         for (e, count) in next.iter_mut().enumerate() {
             if *count > 0 {
-                groups.push(Group { expert: Some(e), first, rows: *count, input_start: 0, hidden_start: 0 });
+                let [input, hidden] = experts.list[e].layouts(numerics, kind);
+                let rows = *count;
+                groups.push(Group {
+                    expert: Some(e),
+                    first,
+                    rows,
+                    input,
+                    input_start: 0,
+                    hidden,
+                    hidden_start: 0,
+                });
             }
             (*count, first) = (first, first + *count);
         }
@@ -558,28 +575,30 @@ fn plan(
             *entry += 1;
         }
     }
-    if shared.is_some() {
-        groups.push(Group { expert: None, first: entries.len(), rows, input_start: 0, hidden_start: 0 });
+    if let Some(shared) = shared {
+        let (first, [input, hidden]) = (entries.len(), shared.layouts(numerics, kind));
+        groups.push(Group { expert: None, first, rows, input, input_start: 0, hidden, hidden_start: 0 });
         entries.extend(0..rows as u32);
     }
     let (mut input_words, mut hidden_words) = (0, 0);
-    let mut packed_once: Option<(RowLayout, Option<RowForms>, usize)> = None;
+    let mut packed_once: Option<(RowLayout, usize)> = None;
     for (g, group) in groups.iter_mut().enumerate() {
         let weights = match (group.expert, routed, shared) {
             (Some(e), Some((experts, _)), _) => &experts.list[e],
             (None, _, Some(shared)) => shared,
             _ => continue,
         };
-        let (layout, next) = (weights.input_layout(numerics), weights.hidden_layout(numerics));
+        let (layout, next) = (group.input, group.hidden);
         match packed_once {
-            Some((same, form, start)) if rows == 1 && same == layout && form == weights.input => {
-                group.input_start = start;
-            }
+            Some((same, start)) if rows == 1 && same == layout => group.input_start = start,
             _ => {
                 group.input_start = input_words;
                 input_words += group.rows * layout.words();
-                packed_once = Some((layout, weights.input, group.input_start));
+                packed_once = Some((layout, group.input_start));
             }
+        }
+        if layout.takes_steps() && !quantized_in.contains(&layout) {
+            quantized_in.push(layout);
         }
         group.hidden_start = hidden_words;
         hidden_words += group.rows * next.words();
@@ -592,6 +611,9 @@ fn plan(
                 items.push(Item { group: g, tiles: blocks.range(block), panels });
             }
         }
+    }
+    if quantized.len() < quantized_in.len() {
+        quantized.resize_with(quantized_in.len(), Vec::new);
     }
     if input.len() < input_words {
         input.resize(input_words, 0);

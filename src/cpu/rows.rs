@@ -5,9 +5,9 @@
 //! stored and nothing else: every output is one accumulation over `in` in order.
 
 use super::layout::{
-    INT8_CORRECTIONS, INT8_OFFSET, INT8_SCALE, INT8_STEP_WORDS, LANES, PanelFormat, Product, RowFormat,
-    STEP_INPUTS, Tiling,
+    CodeFormat, INT8_STEP_WORDS, LANES, PanelFormat, Product, RowFormat, STEP_INPUTS, Tiling,
 };
+use super::row_steps;
 use super::simd::{self, Isa, Kernel, Simd};
 use perigee_numbers::quant::ActivationForm;
 use perigee_numbers::threads::{Shards, ThreadPool};
@@ -53,15 +53,33 @@ impl Numerics {
                 _ => RowFormat::F32,
             },
             round,
+            forms: None,
             in_features,
             padded: in_features.next_multiple_of(padding),
             isa: self.isa,
         }
     }
 
-    /// Numerics of rows that have been rounded to this form: products round them no more.
-    pub(crate) fn of_rows_in(self, forms: Option<RowForms>) -> Self {
-        Self { activations: if forms.is_some() { Activations::F32 } else { self.activations }, ..self }
+    /// How rows that are rounded to `forms`, where there are any, are packed for a matrix of this format: as codes where its codes have
+    /// scales for the same blocks, otherwise as what the codes stand for.
+    pub(crate) fn layout_in(
+        self,
+        forms: Option<RowForms>,
+        format: PanelFormat,
+        in_features: usize,
+    ) -> RowLayout {
+        let layout = self.layout(format, in_features);
+        let Some(RowForms { prompt, reply }) = forms else { return layout };
+        let meets = |codes: CodeFormat| {
+            codes.is_4_bit() && [prompt, reply].iter().all(|form| form.block() == codes.group_inputs())
+        };
+        let format = match format {
+            PanelFormat::Codes(codes) if meets(codes) => {
+                RowFormat::Fp4 { terms: prompt.num_terms().max(reply.num_terms()) as u8 }
+            }
+            _ => RowFormat::F32,
+        };
+        RowLayout { format, round: false, forms, ..layout }
     }
 
     /// The same without the matrix unit: in attention both operands are made on the fly, and products are small.
@@ -72,16 +90,18 @@ impl Numerics {
     /// The same for a product that never rounds its input.
     pub(crate) fn exact_layout(self, in_features: usize) -> RowLayout {
         let padded = in_features.next_multiple_of(2);
-        RowLayout { format: RowFormat::F32, round: false, in_features, padded, isa: self.isa }
+        RowLayout { format: RowFormat::F32, round: false, forms: None, in_features, padded, isa: self.isa }
     }
 }
 
 /// How rows of one width are packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RowLayout {
     pub(crate) format: RowFormat,
     /// Whether f32 values are rounded to bf16 first; pairs always are.
     pub(crate) round: bool,
+    /// Forms in 4-bit floats that rows are rounded to first.
+    forms: Option<RowForms>,
     pub(crate) in_features: usize,
     /// The same with the zeros that fill the last step of the panels.
     padded: usize,
@@ -94,17 +114,31 @@ impl RowLayout {
         match self.format {
             RowFormat::Pairs | RowFormat::Blocks => self.padded / 2,
             RowFormat::F32 => self.padded,
-            RowFormat::Int8 | RowFormat::Int15 => {
+            RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
                 self.format.planes() * self.padded / STEP_INPUTS * INT8_STEP_WORDS
             }
         }
     }
 
+    /// Whether rows are made of whole steps of 32 inputs, because inputs share a scale.
+    #[inline(always)]
+    pub(crate) fn takes_steps(&self) -> bool {
+        self.format.is_integer() || self.forms.is_some()
+    }
+
+    /// The form that a row is rounded to first.
+    #[inline(always)]
+    pub(crate) fn form(&self, is_prompt: bool) -> Option<ActivationForm> {
+        self.forms.map(|forms| forms.of(is_prompt))
+    }
+
     /// The kernel for these rows and panels of `format`.
     pub(crate) fn product(&self, format: PanelFormat) -> Product {
         match (self.format, format) {
-            (RowFormat::Int8 | RowFormat::Int15, PanelFormat::Codes(codes)) => Product::Int8Codes(codes),
-            (RowFormat::Int8 | RowFormat::Int15, _) => unreachable!("integers are only packed for codes"),
+            (format, PanelFormat::Codes(codes)) if format.is_integer() => Product::Int8Codes(codes),
+            (RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. }, _) => {
+                unreachable!("integers are only packed for codes")
+            }
             (RowFormat::Pairs, PanelFormat::Codes(codes)) => Product::DotCodes(codes),
             (RowFormat::F32, PanelFormat::Codes(codes)) => Product::WideCodes(codes),
             (RowFormat::Pairs, _) => Product::Dot,
@@ -122,7 +156,7 @@ impl RowLayout {
             RowFormat::Pairs => Tiling::new(rows, 12),
             RowFormat::Blocks => Tiling::new(rows, 32),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
-            RowFormat::Int8 | RowFormat::Int15 => {
+            RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
                 Tiling::new(rows, self.isa.max_int8_rows() / self.format.planes())
             }
         }
@@ -133,7 +167,7 @@ impl RowLayout {
         match self.format {
             RowFormat::Pairs => Tiling::new(rows, 6),
             RowFormat::F32 => Tiling::new(rows, self.isa.max_fma_rows()),
-            RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
+            RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
                 unreachable!("attention has neither codes nor blocks")
             }
         }
@@ -164,7 +198,7 @@ impl RowWriter {
     /// Whether rows are written by `put_step`, not by `put`.
     #[inline(always)]
     pub(crate) fn takes_steps(&self) -> bool {
-        self.layout.format.is_integer()
+        self.layout.takes_steps()
     }
 
     /// The place of `row`. Panics if there is no such row.
@@ -177,51 +211,6 @@ impl RowWriter {
         let from_tile = if self.layout.format == RowFormat::Blocks { BLOCK_WORDS } else { planes };
         let first = self.base.wrapping_add(start * self.layout.words() + (row - start) * from_tile);
         PackedRow { first, height: height * planes, layout: self.layout }
-    }
-}
-
-/// Rounds row `row` of packed f32 rows in place.
-struct RoundRow {
-    writer: RowWriter,
-    row: usize,
-    form: ActivationForm,
-}
-
-/// Inputs of the largest block of a form.
-const MOST_BLOCK: usize = 32;
-
-impl Kernel for RoundRow {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let PackedRow { first, height, layout } = self.writer.row(self.row);
-        let block = self.form.block();
-        let mut values = [0.0f32; MOST_BLOCK];
-        for k in (0..layout.in_features).step_by(block) {
-            let values = &mut values[..block.min(layout.in_features - k)];
-            for (i, value) in values.iter_mut().enumerate() {
-                // SAFETY: inside the row, whose words the writer has.
-                *value = f32::from_bits(unsafe { *first.add((k + i) * height) });
-            }
-            self.form.round(values);
-            for (i, value) in values.iter().enumerate() {
-                // SAFETY: as above; no other worker has this row.
-                unsafe { *first.add((k + i) * height) = value.to_bits() };
-            }
-        }
-    }
-}
-
-impl RowWriter {
-    /// Rounds row `row`, which was packed as f32.
-    ///
-    /// # Safety
-    /// The words are still borrowed; no other worker has this row.
-    pub(crate) unsafe fn round(self, row: usize, form: ActivationForm) {
-        assert!(self.layout.format == RowFormat::F32 && form.block() <= MOST_BLOCK);
-        // SAFETY: the layout's instruction set is supported (checked at construction); by the contract.
-        unsafe { simd::launch(self.layout.isa, RoundRow { writer: self, row, form }) }
     }
 }
 
@@ -283,22 +272,36 @@ impl PackedRow {
                         }
                     }
                 }
-                RowFormat::Int8 | RowFormat::Int15 => unreachable!("integers are written a step at a time"),
+                RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
+                    unreachable!("integers are written a step at a time")
+                }
             }
         }
     }
 
-    /// Writes one step of an int8 row: `low` and `high` are the 32 values from `k` (a multiple of 32) on, those past the end zero.
+    /// Writes one step of a row that takes steps: `low` and `high` are the 32 values from `k` (a multiple of 32) on, those past the end
+    /// zero.
     ///
     /// # Safety
     /// As `put`.
     #[inline(always)]
-    pub(crate) unsafe fn put_step<S: Simd>(&self, k: usize, low: S::V, high: S::V) {
+    pub(crate) unsafe fn put_step<S: Simd>(&self, k: usize, low: S::V, high: S::V, is_prompt: bool) {
         debug_assert!(k.is_multiple_of(STEP_INPUTS) && k < self.layout.in_features);
-        let first = k / STEP_INPUTS * INT8_STEP_WORDS;
+        let form = self.layout.form(is_prompt);
         // SAFETY: the step is inside the words by the contract.
         unsafe {
-            let step = self.layout.quantize_step::<S>(low, high);
+            if let (RowFormat::F32, Some(form)) = (self.layout.format, form) {
+                let mut values = [0.0; STEP_INPUTS];
+                S::store(low, values.as_mut_ptr());
+                S::store(high, values.as_mut_ptr().add(LANES));
+                form.round(&mut values);
+                for (i, value) in (k..self.layout.words()).zip(values) {
+                    *self.first.add(i * self.height) = value.to_bits();
+                }
+                return;
+            }
+            let first = k / STEP_INPUTS * INT8_STEP_WORDS;
+            let step = row_steps::quantize::<S>(self.layout.format, form, low, high);
             for (plane, words) in step.into_iter().take(self.layout.format.planes()).enumerate() {
                 for (i, word) in words.into_iter().enumerate() {
                     *self.first.add((first + i) * self.height + plane) = word;
@@ -308,66 +311,10 @@ impl PackedRow {
     }
 }
 
-/// Largest magnitudes below this count as zero: their inverse would overflow.
-const SMALLEST_PEAK: f32 = 1e-32;
-
-/// What one of the first plane is worth in ones of the second.
-const PLANE: f32 = 128.0;
-
-/// The planes of one step of a row, as many as its format has: the integers nearest to its values, in units that make the largest of them as
-/// large as the format goes.
-type StepPlanes = [[u32; INT8_STEP_WORDS]; 2];
-
-impl RowLayout {
-    /// One step of a row. A value that is not finite makes the scale NaN, and with it every output.
-    ///
-    /// # Safety
-    /// Inside a launch of `S`.
-    #[inline(always)]
-    unsafe fn quantize_step<S: Simd>(&self, low: S::V, high: S::V) -> StepPlanes {
-        let mut planes = [[0; INT8_STEP_WORDS]; 2];
-        // SAFETY: the caller is inside a launch of `S`.
-        unsafe {
-            let zero = S::zero();
-            let magnitude = |v: S::V| S::max(v, S::sub(zero, v));
-            let peak = S::largest(S::max(magnitude(low), magnitude(high)));
-            let not_finite = S::sum(S::add(S::mul(low, zero), S::mul(high, zero)));
-            let largest = if self.format == RowFormat::Int15 { 127.0 * PLANE } else { 127.0 };
-            let inverse = S::splat(if peak > SMALLEST_PEAK { largest / peak } else { 0.0 });
-            let unit = peak / largest + not_finite;
-            let (low, high) = (S::round(S::mul(low, inverse)), S::round(S::mul(high, inverse)));
-            if self.format == RowFormat::Int15 {
-                // To the nearest multiple: what is left is at most half a unit of the first plane.
-                let first = |v: S::V| S::round(S::mul(v, S::splat(1.0 / PLANE)));
-                let rest = |v: S::V| S::fma(first(v), S::splat(-PLANE), v);
-                planes[0] = plane::<S>(first(low), first(high), unit * PLANE);
-                planes[1] = plane::<S>(rest(low), rest(high), unit);
-            } else {
-                planes[0] = plane::<S>(low, high, unit);
-            }
-        }
-        planes
-    }
-}
-
-/// One step of one int8 row of integral values, `unit` being what one stands for.
-#[inline(always)]
-unsafe fn plane<S: Simd>(low: S::V, high: S::V, unit: f32) -> [u32; INT8_STEP_WORDS] {
-    let mut words = [0; INT8_STEP_WORDS];
-    // SAFETY: the caller is inside a launch of `S`; `words` holds the eight words of 32 values.
-    unsafe {
-        S::quads(low, high, words.as_mut_ptr());
-        for (correction, half) in words[INT8_CORRECTIONS..].iter_mut().zip([low, high]) {
-            *correction = (-INT8_OFFSET * S::sum(half) as i32) as u32;
-        }
-    }
-    words[INT8_SCALE] = unit.to_bits();
-    words
-}
-
-/// Quantizes one row of values, its planes one behind the other.
+/// Rounds one row of values, its planes one behind the other.
 struct QuantizeRow<'a> {
     layout: RowLayout,
+    form: Option<ActivationForm>,
     values: &'a [f32],
     words: &'a mut [u32],
 }
@@ -377,19 +324,28 @@ impl Kernel for QuantizeRow<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let plane_words = self.words.len() / self.layout.format.planes();
+        if let (RowFormat::F32, Some(form)) = (self.layout.format, self.form) {
+            let words: &mut [f32] = bytemuck::cast_slice_mut(self.words);
+            let (row, padding) = words.split_at_mut(self.values.len());
+            row.copy_from_slice(self.values);
+            form.round(row);
+            padding.fill(0.0);
+            return;
+        }
+        let planes = self.layout.format.planes();
+        let plane_words = self.words.len() / planes;
         for step in 0..plane_words / INT8_STEP_WORDS {
             let rest = &self.values[(step * STEP_INPUTS).min(self.values.len())..];
             // SAFETY: the loads stay inside the values that are left.
-            let planes = unsafe {
+            let step_planes = unsafe {
                 let low = simd::load_first::<S>(rest.as_ptr(), rest.len());
                 let high = simd::load_first::<S>(
                     rest.as_ptr().wrapping_add(LANES),
                     rest.len().saturating_sub(LANES),
                 );
-                self.layout.quantize_step::<S>(low, high)
+                row_steps::quantize::<S>(self.layout.format, self.form, low, high)
             };
-            for (plane, words) in planes.iter().take(self.layout.format.planes()).enumerate() {
+            for (plane, words) in step_planes.iter().take(planes).enumerate() {
                 let first = plane * plane_words + step * INT8_STEP_WORDS;
                 self.words[first..first + INT8_STEP_WORDS].copy_from_slice(words);
             }
@@ -397,13 +353,14 @@ impl Kernel for QuantizeRow<'_> {
     }
 }
 
-/// Quantizes `rows` rows, row `i` read from `source(i)` (at least `in_features` values), to int8 rows one behind the other in `words`.
+/// Rounds `rows` rows that take steps, row `i` read from `source(i)` (at least `in_features` values, and whether it is a prompt's), to rows
+/// one behind the other in `words`.
 pub(crate) fn quantize<'s>(
     pool: &mut ThreadPool,
     layout: RowLayout,
     rows: usize,
     words: &mut Vec<u32>,
-    source: impl Fn(usize) -> &'s [f32] + Sync,
+    source: impl Fn(usize) -> (&'s [f32], bool) + Sync,
 ) {
     let width = layout.words();
     // What is read behind the last row, a register at a time.
@@ -415,13 +372,10 @@ pub(crate) fn quantize<'s>(
     let one = |row: usize| {
         // SAFETY: rows have words of their own.
         let words = unsafe { words.slice(row * width, width) };
+        let (values, is_prompt) = source(row);
+        let (values, form) = (&values[..layout.in_features], layout.form(is_prompt));
         // SAFETY: the layout's instruction set is supported (checked at construction).
-        unsafe {
-            simd::launch(
-                layout.isa,
-                QuantizeRow { layout, values: &source(row)[..layout.in_features], words },
-            )
-        };
+        unsafe { simd::launch(layout.isa, QuantizeRow { layout, form, values, words }) };
     };
     if layout.in_features * rows <= SERIAL_PACK {
         (0..rows).for_each(one);
@@ -430,7 +384,7 @@ pub(crate) fn quantize<'s>(
     }
 }
 
-/// Copies int8 rows into the tiles `tiles`.
+/// Copies quantized rows into the tiles `tiles`.
 struct InterleaveTiles<'a, F> {
     writer: RowWriter,
     tiles: std::ops::Range<usize>,
@@ -477,7 +431,7 @@ impl<F: Fn(usize) -> usize> Kernel for InterleaveTiles<'_, F> {
     }
 }
 
-/// Copies int8 rows, of which `quantize` made `quantized`, into the tiles `tiles`: row `i` is row `source(i)`.
+/// Copies rows, of which `quantize` made `quantized`, into the tiles `tiles`: row `i` is row `source(i)`.
 pub(crate) fn interleave(
     layout: RowLayout,
     writer: RowWriter,
@@ -486,7 +440,7 @@ pub(crate) fn interleave(
     source: &impl Fn(usize) -> usize,
 ) {
     assert!(tiles.end <= writer.tiling.tiles && layout == writer.layout);
-    assert!(layout.format.is_integer() && layout.isa.max_int8_rows() <= LANES);
+    assert!(layout.takes_steps() && layout.isa.max_int8_rows() <= LANES);
     // SAFETY: the layout's instruction set is supported (checked at construction); tiles are inside the tiling.
     unsafe { simd::launch(layout.isa, InterleaveTiles { writer, tiles, quantized, source }) }
 }
@@ -549,9 +503,10 @@ impl<'s, F: Fn(usize) -> &'s [f32]> Kernel for PackTiles<'_, F> {
                                 }
                                 RowFormat::F32 if layout.round => S::store(S::round_bf16(load(k)), to.cast()),
                                 RowFormat::F32 => S::store(load(k), to.cast()),
-                                RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
-                                    unreachable!("packed by other means")
-                                }
+                                RowFormat::Blocks
+                                | RowFormat::Int8
+                                | RowFormat::Int15
+                                | RowFormat::Fp4 { .. } => unreachable!("packed by other means"),
                             }
                         }
                     }
@@ -578,7 +533,7 @@ pub(crate) fn pack_tiles<'s>(
     tiles: std::ops::Range<usize>,
     source: &impl Fn(usize) -> &'s [f32],
 ) {
-    assert!(tiles.end <= writer.tiling.tiles && layout == writer.layout);
+    assert!(tiles.end <= writer.tiling.tiles && layout == writer.layout && !layout.takes_steps());
     // SAFETY: the layout's instruction set is supported (checked at construction); tiles are inside the tiling.
     unsafe { simd::launch(layout.isa, PackTiles { writer, tiles, source }) }
 }
@@ -602,11 +557,11 @@ pub(crate) fn pack<'s>(
     let shared = Shards::new(words);
     // SAFETY: `words` stays borrowed to the end of this function, and tasks take disjoint rows.
     let writer = RowWriter::new(unsafe { shared.slice(0, needed) }, layout, tiling);
-    if layout.format.is_integer() {
-        quantize(pool, layout, tiling.rows, quantized, &source);
+    if layout.takes_steps() {
+        quantize(pool, layout, tiling.rows, quantized, |row| (source(row), false));
     }
     let quantized = &*quantized;
-    let pack = |tiles| match layout.format.is_integer() {
+    let pack = |tiles| match layout.takes_steps() {
         true => interleave(layout, writer, tiles, quantized, &|row| row),
         false => pack_tiles(layout, writer, tiles, &source),
     };

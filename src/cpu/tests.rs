@@ -1,13 +1,16 @@
 //! The backend against the reference, and against itself under every way of cutting the work.
 
 use super::{CpuBackend, CpuOptions, Isa};
-use perigee_numbers::quant::{CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee_numbers::quant::{
+    ActivationForm, CachedRowFormat, PackedFormat, PackedMatrix, StoredMatrix, TensorScale,
+};
 use perigee_numbers::tensor::{Dtype, TensorView};
 use perigee_ops::host::HostOps;
 use perigee_ops::host::reference::ReferenceBackend;
 use perigee_ops::tolerance::{self, Tolerance, difference};
 use perigee_ops::{
-    Activations, AttentionForm, CacheDtype, CacheShape, ExpertMatrices, MlaShape, RouterShape, Segment,
+    Activations, AttentionForm, CacheDtype, CacheShape, ExpertMatrices, MlaShape, RouterShape, RowForms,
+    Segment,
 };
 
 /// Sizes of a one-layer model.
@@ -255,6 +258,8 @@ struct Stored {
     experts: Vec<[Tensor; 3]>,
     shared: [Tensor; 3],
     head: Tensor,
+    /// Forms of the rows in front of gate and up and in front of down: of the routed experts, of the shared one.
+    forms: [[Option<RowForms>; 2]; 2],
 }
 
 impl Stored {
@@ -283,17 +288,18 @@ impl Stored {
             gain: Tensor::random(rng, Dtype::BF16, &[s.hidden], 1.5),
             latent_gain: Tensor::random(rng, Dtype::F32, &[s.latent], 1.5),
             bias: Tensor::random(rng, Dtype::F32, &[s.experts], 0.1),
+            forms: [[None; 2]; 2],
         }
     }
 }
 
-fn expert(e: &[Tensor; 3]) -> ExpertMatrices<'_> {
+fn expert(e: &[Tensor; 3], [input, inner]: [Option<RowForms>; 2]) -> ExpertMatrices<'_> {
     ExpertMatrices {
         gate_proj: e[0].stored(),
         up_proj: e[1].stored(),
         down_proj: e[2].stored(),
-        input: None,
-        inner: None,
+        input,
+        inner,
     }
 }
 
@@ -320,7 +326,7 @@ const EPS: f32 = 1e-5;
 
 impl<B: HostOps> Model<B> {
     fn load(mut b: B, stored: &Stored) -> Self {
-        let experts: Vec<_> = stored.experts.iter().map(expert).collect();
+        let experts: Vec<_> = stored.experts.iter().map(|e| expert(e, stored.forms[0])).collect();
         let s = stored.sizes;
         Self {
             sizes: s,
@@ -333,7 +339,7 @@ impl<B: HostOps> Model<B> {
             o: b.load_matrix(&stored.o.stored()).expect("o"),
             router: b.load_router(&stored.router.stored(), &stored.bias.view(), &s.router()).expect("router"),
             experts: b.load_experts(&experts, 0).expect("experts"),
-            shared: b.load_experts(&[expert(&stored.shared)], 0).expect("shared"),
+            shared: b.load_experts(&[expert(&stored.shared, stored.forms[1])], 0).expect("shared"),
             head: b.load_matrix(&stored.head.stored()).expect("head"),
             backend: b,
         }
@@ -632,6 +638,87 @@ fn int8_rows_keep_what_is_not_finite() {
     }
 }
 
+/// Outputs of the routed experts with the shared one, and of the shared one alone; every third row is one of a prompt.
+fn ffns<B: HostOps>(backend: B, stored: &Stored, rows: usize) -> [Vec<f32>; 2] {
+    let (m, s) = (&mut Model::load(backend, stored), stored.sizes);
+    let x = m.filled(&random(rows as u64, rows * s.hidden), s.hidden);
+    let are_prompts: Vec<bool> = (0..rows).map(|row| row % 3 == 0).collect();
+    let mut routing = m.backend.allocate_routing(CAPACITY, &s.router()).expect("memory");
+    m.backend.route(&x, &m.router, &s.router(), &mut routing).expect("route");
+    let zeros = vec![0.0; rows * s.hidden];
+    let [mut all, mut shared] = [m.filled(&zeros, s.hidden), m.filled(&zeros, s.hidden)];
+    m.backend.experts(&x, &are_prompts, &routing, &m.experts, Some(&m.shared), &mut all).expect("experts");
+    m.backend.swiglu_add(&x, &are_prompts, &m.shared, &mut shared).expect("swiglu_add");
+    [m.values(&all), m.values(&shared)]
+}
+
+/// Rows that differ from the reference's by more than `allowed`, of 50 in both operations.
+fn differing_rows(stored: &Stored, activations: Activations, isa: Isa, allowed: f32) -> usize {
+    let mut differing = 0;
+    for rows in [1, 2, 7, 40] {
+        let want = ffns(ReferenceBackend, stored, rows);
+        let got = ffns(cpu(2, activations, isa), stored, rows);
+        for (got, want) in got.iter().zip(&want) {
+            let pairs = got.chunks(stored.sizes.hidden).zip(want.chunks(stored.sizes.hidden));
+            differing += pairs.filter(|(got, want)| difference(got, want) > allowed).count();
+        }
+    }
+    differing
+}
+
+/// What is next to plain weights is too: matrices of one expert in several formats, panels that hold codes as f32.
+fn in_mixed_formats(mut stored: Stored, plain: &[usize]) -> Stored {
+    let mut rng = fastrand::Rng::with_seed(8);
+    for expert in stored.experts.iter_mut().chain([&mut stored.shared]) {
+        for at in plain {
+            let shape = expert[*at].shape.clone();
+            let shape = expert[*at].packed.as_ref().map_or(shape, |packed| packed.shape.to_vec());
+            expert[*at] = Tensor::random(&mut rng, Dtype::BF16, &shape, 1.7 / (shape[1] as f32).sqrt());
+        }
+    }
+    stored
+}
+
+#[test]
+fn rows_in_4_bit_floats_are_those_of_the_reference() {
+    let form = |scale, terms| ActivationForm::Nvfp4 { scale, terms };
+    let mixed = |prompt, reply| RowForms { prompt: form(4e-4, prompt), reply: form(4e-4, reply) };
+    for (packed, form, other) in [
+        // Scales of the shared expert are others.
+        (PackedFormat::Nvfp4, form(4e-4, 1).into(), form(3e-3, 1).into()),
+        (PackedFormat::Nvfp4, mixed(1, 3), form(3e-3, 2).into()),
+        (PackedFormat::Nvfp4, mixed(2, 1), mixed(3, 1)),
+        (PackedFormat::Mxfp4, ActivationForm::Mxfp4.into(), ActivationForm::Mxfp4.into()),
+    ] {
+        let sizes = Sizes { packed: Some(packed), ..PACKED };
+        let sizes = if packed == PackedFormat::Nvfp4 { Sizes { inner: 48, ..sizes } } else { sizes };
+        let allowed = tolerance::SWIGLU.f32_activations;
+        for isa in Isa::supported() {
+            for plain in [&[][..], &[1], &[0, 1], &[2]] {
+                // Rows of the input are the same bits on both sides, and so are their codes.
+                let stored = in_mixed_formats(Stored::random(sizes, 12), plain);
+                let input = Stored { forms: [[Some(form), None], [Some(other), None]], ..stored };
+                let differing = differing_rows(&input, Activations::F32, isa, allowed);
+                assert_eq!(differing, 0, "input {form:?}, {isa}, plain {plain:?}");
+                // A hidden value next to a tie may be rounded to the other side.
+                let inner = Stored { forms: [[None, Some(form)], [None, Some(other)]], ..input };
+                let differing = differing_rows(&inner, Activations::F32, isa, allowed);
+                assert!(differing <= 4, "inner {form:?}, {isa}, plain {plain:?}: {differing} rows");
+            }
+        }
+    }
+}
+
+#[test]
+fn hidden_rows_of_integers_follow_gate_and_up_in_other_formats() {
+    let stored = Stored::random(Sizes { packed: Some(PackedFormat::Nvfp4), ..PACKED }, 13);
+    let stored = in_mixed_formats(stored, &[0, 1]);
+    for isa in Isa::supported() {
+        let allowed = tolerance::SWIGLU.int8_activations;
+        assert_eq!(differing_rows(&stored, Activations::Int8, isa, allowed), 0, "{isa}");
+    }
+}
+
 /// A run of tokens of one sequence inside a step.
 type Run = (usize, std::ops::Range<usize>);
 
@@ -655,6 +742,7 @@ fn run_steps(m: &mut Model<CpuBackend>, lengths: &[usize], steps: &[Vec<Run>]) -
         let tokens: Vec<(usize, usize)> =
             step.iter().flat_map(|(seq, r)| r.clone().map(|p| (*seq, p))).collect();
         let ids: Vec<u32> = tokens.iter().map(|(seq, p)| ((seq * 41 + p * 13) % s.vocab) as u32).collect();
+        let are_prompts: Vec<bool> = tokens.iter().map(|(_, p)| *p < ABSORBED_FROM).collect();
         let turns = rotations(s.rope, tokens.iter().map(|t| t.1));
         let (mut tables, mut slot_mapping, mut segments, mut row) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for (seq, positions) in step {
@@ -695,8 +783,8 @@ fn run_steps(m: &mut Model<CpuBackend>, lengths: &[usize], steps: &[Vec<Run>]) -
             b.project_add(&attended, &m.o, &mut x)?;
             b.norm(&x, &m.gain, EPS, &mut normed)?;
             b.route(&normed, &m.router, &router, &mut routing)?;
-            b.experts(&normed, &[], &routing, &m.experts, Some(&m.shared), &mut x)?;
-            b.swiglu_add(&normed, &[], &m.shared, &mut x)?;
+            b.experts(&normed, &are_prompts, &routing, &m.experts, Some(&m.shared), &mut x)?;
+            b.swiglu_add(&normed, &are_prompts, &m.shared, &mut x)?;
             b.norm(&x, &m.gain, EPS, &mut normed)?;
             b.logits(&normed, &all, &m.head, &mut logits)
         })()
@@ -750,8 +838,13 @@ fn bits_depend_on_nothing_but_the_sequence() {
     let nvfp4 = Sizes { packed: Some(PackedFormat::Nvfp4), inner: 48, ..PACKED };
     cases.extend(Isa::supported().into_iter().map(|isa| (nvfp4, Activations::Bf16, isa)));
     cases.extend(Isa::supported().into_iter().map(|isa| (nvfp4, Activations::Int8, isa)));
-    for (sizes, activations, isa) in cases {
-        let stored = Stored::random(sizes, 11);
+    let mut cases: Vec<_> = cases.into_iter().map(|case| (case, [[None; 2]; 2])).collect();
+    let form = |scale, terms| ActivationForm::Nvfp4 { scale, terms };
+    let forms = [RowForms { prompt: form(0.001, 1), reply: form(0.001, 3) }, form(0.01, 1).into()].map(Some);
+    cases
+        .extend(Isa::supported().into_iter().map(|isa| ((nvfp4, Activations::F32, isa), [forms, [None; 2]])));
+    for ((sizes, activations, isa), forms) in cases {
+        let stored = Stored { forms, ..Stored::random(sizes, 11) };
         let want = run_steps(&mut Model::load(cpu(1, activations, isa), &stored), &lengths, &alone);
         assert!(want.iter().flatten().all(|row| row.iter().all(|bits| f32::from_bits(*bits).is_finite())));
         for threads in 1..=3 {
@@ -762,7 +855,7 @@ fn bits_depend_on_nothing_but_the_sequence() {
                     for (p, (got, want)) in got.iter().zip(want).enumerate() {
                         assert!(
                             got == want,
-                            "plan {i}, {threads} threads, {isa}, {activations:?}: sequence {seq} position {p}, {sizes:?}"
+                            "plan {i}, {threads} threads, {isa}, {activations:?}: sequence {seq} position {p}, {sizes:?}, {forms:?}"
                         );
                     }
                 }

@@ -2,7 +2,7 @@
 //!
 //! A 4-bit code is one of sixteen small integers, E2M1 after doubling. Twelve is added to each (none is below -12), so that
 //! one byte lookup makes unsigned bytes, and unsigned times signed bytes is what the integer dot products take. What that adds to
-//! a sum, twelve times the sum of the row's values, comes with the rows ([`crate::rows`]) and is where the sum starts.
+//! a sum, twelve times the sum of the row's values, comes with the rows ([`crate::row_steps`]) and is where the sum starts.
 //!
 //! Every output is a sum over runs of inputs in order: `sum = fma(integer, weight_scale * row_scale, sum)`. A run is 16 inputs, or, with
 //! AVX-512 VNNI, the group that shares a scale; within a run nothing is rounded. Four products of a run fit 16 bits:
@@ -10,7 +10,7 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is stated once, at `TileArgs`.
 
 use crate::layout::{
-    CodeFormat, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, LANES, STEP_INPUTS, TileArgs,
+    CodeFormat, INT8_CORRECTIONS, INT8_SCALES, INT8_STEP_WORDS, LANES, STEP_INPUTS, TileArgs,
 };
 use crate::packed_panels::group_scales;
 use crate::simd::Simd;
@@ -52,8 +52,8 @@ pub(crate) unsafe fn portable_tile<S: Simd>(format: CodeFormat, rows: usize, pan
                 let word = |w: usize| *here.a.add((step * INT8_STEP_WORDS + w) * here.a_stride + row);
                 let codes = here.w.wrapping_add(step * format.step_words());
                 let scales = here.scales.wrapping_add(format.scale_offset(step));
-                let row_scale = f32::from_bits(word(INT8_SCALE));
                 for run in 0..STEP_INPUTS / RUN_INPUTS {
+                    let row_scale = f32::from_bits(word(INT8_SCALES + run));
                     let mut integers = [word(INT8_CORRECTIONS + run) as i32; LANES];
                     for q in 2 * run..2 * run + 2 {
                         let lanes = codes.add(q * LANES).cast::<[u32; LANES]>().read_unaligned();
@@ -132,7 +132,7 @@ const SCALES_AHEAD: usize = 192;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2 {
     use super::{
-        AHEAD_STEPS, INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit,
+        AHEAD_STEPS, INT8_CORRECTIONS, INT8_SCALES, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit,
     };
     use crate::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use std::arch::x86_64::*;
@@ -246,7 +246,7 @@ pub(crate) mod avx2 {
                             _mm256_madd_epi16(products, _mm256_set1_epi16(1)),
                             word(INT8_CORRECTIONS + run),
                         );
-                        let row_scale = _mm256_castsi256_ps(word(INT8_SCALE));
+                        let row_scale = _mm256_castsi256_ps(word(INT8_SCALES + run));
                         let scale = _mm256_mul_ps(scale, row_scale);
                         sums[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), scale, sums[r][h]);
                     }
@@ -269,7 +269,7 @@ pub(crate) mod avx2 {
 /// Sums of four products of bytes in 32 bits, on AVX-512 VNNI.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod vnni {
-    use super::{INT8_CORRECTIONS, INT8_SCALE, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit};
+    use super::{INT8_CORRECTIONS, INT8_SCALES, INT8_STEP_WORDS, SCALES_AHEAD, format, integers, unit};
     use crate::layout::{Ahead, CodeFormat, LANES, TileArgs};
     use crate::simd::avx512::lines_ahead;
     use std::arch::x86_64::*;
@@ -388,7 +388,7 @@ pub(crate) mod vnni {
                 for r in 0..R {
                     let word =
                         |i: usize| _mm512_set1_epi32(a.wrapping_add(i * a_stride + r).cast::<i32>().read());
-                    let row_scale = _mm512_castsi512_ps(word(INT8_SCALE));
+                    let row_scale = _mm512_castsi512_ps(word(INT8_SCALES + group));
                     let start = if groups == 2 {
                         word(INT8_CORRECTIONS + group)
                     } else {

@@ -51,17 +51,16 @@ pub(crate) struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// Panels finished together.
-    pub(crate) fn group(&self) -> usize {
-        finished_together(self.layout, self.tiling.rows)
+    /// Panels finished together for what they are `finish`ed to.
+    fn group<F: Epilogue>(&self, finish: &F) -> usize {
+        finished_together(self.layout, self.tiling.rows).max(finish.least_panels())
     }
 }
 
-/// Panels finished together. Even, so that gate and up of the same units arrive together; for rows of integers two of each, because 32
-/// units share a scale.
+/// Panels finished together. Even, so that gate and up of the same units arrive together.
 pub(crate) fn finished_together(layout: RowLayout, rows: usize) -> usize {
     let narrow = if layout.format == RowFormat::Blocks { rows <= LANES } else { rows <= 6 };
-    if narrow || layout.format.is_integer() { 4 } else { 2 }
+    if narrow || layout.takes_steps() { 4 } else { 2 }
 }
 
 /// Tiles cut into runs of nearly equal length whose sums fit the scratch; the "rows" of the result are tiles.
@@ -72,6 +71,11 @@ pub(crate) fn row_blocks(layout: RowLayout, tiling: Tiling) -> Tiling {
 
 /// What happens to finished sums.
 pub(crate) trait Epilogue {
+    /// Panels that it takes at once at least, 2 or 4.
+    fn least_panels(&self) -> usize {
+        2
+    }
+
     /// Takes the sums of rows `rows` and panels `panels`: `sums[row - rows.start][panel - panels.start][lane]`, `stride` values per row.
     ///
     /// # Safety
@@ -112,7 +116,7 @@ impl<F: Epilogue> Kernel for Multiply<'_, F> {
         };
         let first_row = tiling.start(self.tiles.start);
         let last_row = tiling.start(self.tiles.end);
-        let group = self.operands.group();
+        let group = self.operands.group(self.finish);
         let stride = group * LANES;
         assert!(self.panels.end <= weights.num_panels && last_row * row_words <= rows.len());
         let planes = layout.format.planes();
@@ -138,7 +142,7 @@ impl<F: Epilogue> Kernel for Multiply<'_, F> {
             {
                 // Widened once for all tiles, instead of by each of them.
                 // SAFETY: as below.
-                unsafe { self.multiply_widened::<S>(codes, panel_words, panels) };
+                unsafe { self.multiply_widened::<S>(codes, panel_words, panels, stride) };
                 step = steps;
             }
             while step < steps {
@@ -180,7 +184,7 @@ impl<F: Epilogue> Kernel for Multiply<'_, F> {
             }
             if planes > 1 {
                 // SAFETY: the rows of sums were just written.
-                unsafe { add_planes::<S>(self.sums, last_row - first_row, stride) };
+                unsafe { add_planes::<S>(self.sums, last_row - first_row, planes, stride) };
             }
             // SAFETY: the sums were just written; items are disjoint.
             unsafe {
@@ -196,35 +200,44 @@ impl<F: Epilogue> Kernel for Multiply<'_, F> {
     }
 }
 
-/// Row `r` becomes the sum of rows `2 r` and `2 r + 1`.
+/// Row `r` becomes the sum of the `planes` rows from `planes * r` on.
 ///
 /// # Safety
 /// Runs inside a launch of `S`.
 #[inline(always)]
-unsafe fn add_planes<S: Simd>(sums: &mut [f32], rows: usize, stride: usize) {
-    assert!(2 * rows * stride <= sums.len() && stride.is_multiple_of(LANES));
+unsafe fn add_planes<S: Simd>(sums: &mut [f32], rows: usize, planes: usize, stride: usize) {
+    assert!(planes * rows * stride <= sums.len() && stride.is_multiple_of(LANES));
     let sums = sums.as_mut_ptr();
     for row in 0..rows {
         for k in (0..stride).step_by(LANES) {
             // SAFETY: inside by the assert.
             unsafe {
-                let from = sums.add(2 * row * stride + k);
-                S::store(S::add(S::load(from), S::load(from.add(stride))), sums.add(row * stride + k));
+                let from = sums.add(planes * row * stride + k);
+                let mut sum = S::load(from);
+                for plane in 1..planes {
+                    sum = S::add(sum, S::load(from.add(plane * stride)));
+                }
+                S::store(sum, sums.add(row * stride + k));
             }
         }
     }
 }
 
 impl<F> Multiply<'_, F> {
-    /// The sums of all tiles with `panels` panels of codes from `w` on, by way of f32 panels that exist for a few steps.
+    /// The sums, `stride` values per row, of all tiles with `panels` panels of codes from `w` on, by way of f32 panels that exist for a few steps.
     ///
     /// # Safety
     /// As `multiply_tile`; rows, panels and sums are inside their slices.
     #[inline(always)]
-    unsafe fn multiply_widened<S: Simd>(&mut self, codes: CodeFormat, w: *const u32, panels: usize) {
+    unsafe fn multiply_widened<S: Simd>(
+        &mut self,
+        codes: CodeFormat,
+        w: *const u32,
+        panels: usize,
+        stride: usize,
+    ) {
         let Operands { rows, layout, tiling, weights } = self.operands;
         let steps = weights.steps();
-        let stride = self.operands.group() * LANES;
         let first_row = tiling.start(self.tiles.start);
         let mut wide = WideBlock::new();
         for step in (0..steps).step_by(WIDE_STEPS) {
@@ -267,8 +280,9 @@ pub(crate) fn multiply<F: Epilogue + Sync>(
         return;
     }
     // Small matrices: several groups per item, so that an item outweighs taking it.
-    let group_words = operands.group() * operands.weights.panel_words();
-    let chunk = operands.group() * (MIN_ITEM_WORDS.div_ceil(group_words)).max(1);
+    let group = operands.group(finish);
+    let group_words = group * operands.weights.panel_words();
+    let chunk = group * (MIN_ITEM_WORDS.div_ceil(group_words)).max(1);
     let chunks = operands.weights.num_panels.div_ceil(chunk);
     let blocks = row_blocks(operands.layout, operands.tiling);
     // Row blocks outermost: a block's rows stay in the second-level cache while the weights pass by.
@@ -332,7 +346,7 @@ pub(crate) fn product_of_same(format: RowFormat) -> Product {
     match format {
         RowFormat::Pairs => Product::Dot,
         RowFormat::F32 => Product::Full,
-        RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
+        RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
             unreachable!("what is made on the fly is in pairs")
         }
     }

@@ -425,7 +425,7 @@ impl Expander<'_> {
             (RowFormat::F32, PanelFormat::Bf16) => Product::Wide,
             (RowFormat::F32, PanelFormat::F32) => Product::Full,
             (RowFormat::F32, PanelFormat::Codes(_))
-            | (RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15, _) => {
+            | (RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. }, _) => {
                 unreachable!("{}", super::NO_CODES)
             }
         };

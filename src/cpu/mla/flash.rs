@@ -189,7 +189,7 @@ impl AttentionTile<'_> {
                             *to.add((j * LANES + i) * height + r) = x.to_bits();
                         }
                     }
-                    RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => {
+                    RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
                         unreachable!("{}", super::NO_CODES)
                     }
                 }

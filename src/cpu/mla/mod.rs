@@ -168,7 +168,9 @@ impl Geometry {
         match self.format {
             RowFormat::Pairs => 1,
             RowFormat::F32 => 2,
-            RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => unreachable!("{NO_CODES}"),
+            RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
+                unreachable!("{NO_CODES}")
+            }
         }
     }
 
@@ -205,7 +207,9 @@ impl Geometry {
                     S::store(round(low), to.cast());
                     S::store(round(high), to.cast::<f32>().add(LANES));
                 }
-                RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 => unreachable!("{NO_CODES}"),
+                RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. } => {
+                    unreachable!("{NO_CODES}")
+                }
             }
         }
     }
@@ -287,7 +291,9 @@ impl Geometry {
                     *word = value.to_bits();
                 }
             }
-            (RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15, _) => unreachable!("{NO_CODES}"),
+            (RowFormat::Blocks | RowFormat::Int8 | RowFormat::Int15 | RowFormat::Fp4 { .. }, _) => {
+                unreachable!("{NO_CODES}")
+            }
         }
     }
 

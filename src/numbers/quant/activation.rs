@@ -69,6 +69,15 @@ impl ActivationForm {
         }
     }
 
+    /// Scale of a block of `term` whose largest magnitude is `peak`, NaN where a value is not finite.
+    #[inline(always)]
+    pub fn block_scale(self, term: &TermScales, peak: f32) -> BlockScale {
+        match self {
+            Self::Nvfp4 { .. } => term.nvfp4_block(peak).1,
+            Self::Mxfp4 => mxfp4_block(peak),
+        }
+    }
+
     /// Rounds a row, or a part of one from a block's first input on, to what its codes stand for.
     #[inline(always)]
     pub fn round(self, row: &mut [f32]) {
@@ -98,8 +107,8 @@ impl ActivationForm {
             let scales = &mut scales[at * num_scales..][..num_scales];
             let blocks = rest.chunks_mut(NVFP4_BLOCK).zip(codes.chunks_mut(NVFP4_BLOCK / 2));
             for ((rest, packed), byte) in blocks.zip(scales) {
-                let block = term.block(rest);
-                *byte = block.byte;
+                let (code, block) = term.nvfp4_block(peak(rest));
+                *byte = code;
                 let codes: [u8; NVFP4_BLOCK] = std::array::from_fn(|i| encode_e2m1(rest[i] * block.inverse));
                 pack_nibbles(&codes, packed);
                 rest.iter_mut().zip(codes).for_each(|(rest, code)| *rest -= decode_e2m1(code) * block.unit);
@@ -119,13 +128,13 @@ pub struct TermScales {
     pub back: f32,
 }
 
-/// A block of a term.
-struct Block {
-    byte: u8,
+/// Scale of a block of a term.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockScale {
     /// What a value is multiplied by to be a code.
-    inverse: f32,
+    pub inverse: f32,
     /// What a code is multiplied by to be a value.
-    unit: f32,
+    pub unit: f32,
 }
 
 impl TermScales {
@@ -141,15 +150,21 @@ impl TermScales {
         })
     }
 
+    /// The E4M3 code of a block's scale, and the scale.
     #[inline(always)]
-    fn block(&self, values: &[f32]) -> Block {
-        let peak = values.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
-        let byte = encode_e4m3(self.global * (peak * (1.0 / E2M1_MAX)));
-        let byte = if are_finite(values) { byte } else { NAN };
+    fn nvfp4_block(&self, peak: f32) -> (u8, BlockScale) {
+        let byte = if peak.is_nan() { NAN } else { encode_e4m3(self.global * (peak * (1.0 / E2M1_MAX))) };
         let scale = decode_e4m3(byte);
         let inverse = if byte == 0 { 0.0 } else { 1.0 / (scale * self.back) };
-        Block { byte, inverse, unit: scale * self.scale }
+        (byte, BlockScale { inverse, unit: scale * self.scale })
     }
+}
+
+/// The largest magnitude of a block, NaN where a value is not finite.
+#[inline(always)]
+fn peak(values: &[f32]) -> f32 {
+    let peak = values.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+    if are_finite(values) { peak } else { f32::NAN }
 }
 
 /// Whether every value is finite; times 0 everything else is NaN.
@@ -163,7 +178,7 @@ fn round_nvfp4(terms: &[Option<TermScales>; MAX_TERMS as usize], block: &mut [f3
     let (mut rest, mut sum) = ([0.0; NVFP4_BLOCK], [0.0; NVFP4_BLOCK]);
     rest[..block.len()].copy_from_slice(block);
     for term in terms.iter().flatten() {
-        let Block { inverse, unit, .. } = term.block(&rest);
+        let (_, BlockScale { inverse, unit }) = term.nvfp4_block(peak(&rest));
         for (rest, sum) in rest.iter_mut().zip(&mut sum) {
             let value = rounded(*rest * inverse) * unit;
             *sum += value;
@@ -181,15 +196,14 @@ fn rounded(value: f32) -> f32 {
 
 #[inline(always)]
 fn round_mxfp4(block: &mut [f32]) {
-    let unit = decode_e8m0(mxfp4_scale(block));
-    let inverse = 1.0 / unit;
+    let BlockScale { inverse, unit } = mxfp4_block(peak(block));
     block.iter_mut().for_each(|value| *value = rounded(*value * inverse) * unit);
 }
 
 #[inline(always)]
-fn mxfp4_scale(block: &[f32]) -> u8 {
-    let peak = block.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
-    if are_finite(block) { encode_e8m0_even(peak) } else { NAN_E8M0 }
+fn mxfp4_block(peak: f32) -> BlockScale {
+    let unit = decode_e8m0(if peak.is_nan() { NAN_E8M0 } else { encode_e8m0_even(peak) });
+    BlockScale { inverse: 1.0 / unit, unit }
 }
 
 #[cfg(test)]

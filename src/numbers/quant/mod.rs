@@ -22,7 +22,7 @@ mod scales;
 mod packing;
 mod stored;
 
-pub use activation::{ActivationForm, MAX_TERMS, TermScales, UNMEASURED_INPUT_SCALE};
+pub use activation::{ActivationForm, BlockScale, MAX_TERMS, TermScales, UNMEASURED_INPUT_SCALE};
 pub use cached_row::{CachedRowFormat, covering_exponent};
 pub use format::{Codes, FP8_BLOCK, FormatRow, PackedFormat};
 pub use packed::{FormatError, PackedMatrix, TensorScale};
