@@ -6,8 +6,8 @@ use bytemuck::Zeroable;
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::mla_decode::{self, CombineTypes, SPLIT};
 use perigee_cuda::kernels::{
-    mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb,
-    wgmma_mla_decode, wgmma_mla_expand,
+    mla_prefill, tcgen05_mla_decode, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode,
+    tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand,
 };
 use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
@@ -352,8 +352,9 @@ impl World {
         (at, KvUp { address, all: address, dtype: self.kv_up_type })
     }
 
-    fn check(&self, chunks: &[Chunk], way: &Way) {
-        let Some(got) = self.device(chunks, way) else { return };
+    /// The difference; `None`: no NVRTC.
+    fn check(&self, chunks: &[Chunk], way: &Way) -> Option<f32> {
+        let got = self.device(chunks, way)?;
         let off = difference(&got, &self.reference(chunks));
         let Self { shape, dtype, kv_up_type, block_size, .. } = self;
         let allowed = match self.arithmetic {
@@ -363,6 +364,7 @@ impl World {
         };
         assert!(off <= allowed, "{shape:?} {dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
         println!("{dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
+        Some(off)
     }
 
     /// The bits of each row, by sequence and position.
@@ -464,9 +466,19 @@ fn tensor_cores_attend_as_the_reference_does() {
         world.check(&decode, &way);
         world.check(&prefill_steps(), &way);
     }
+    // On B200 codes by a kernel of its own too.
+    for (i, dtype) in [fp8(true, false), fp8(true, true), fp8(false, true)].into_iter().enumerate() {
+        let way = Way { arch: Arch::Sm100a, seed: Some(i as u64), ..PLAIN };
+        let shape = MlaShape { num_heads: [2, 33, 16][i], ..KIMI };
+        let world = World::new(shape, dtype, KvUpType::Bf16, [64, 16][i % 2]).rounded();
+        let worst = world.check(&decode, &way);
+        assert!(worst.is_none_or(|off| off < 7e-4), "{dtype:?}: {worst:?}");
+    }
     let shape = MlaShape { num_heads: 70, ..KIMI };
-    let way = Way { arch: Arch::Sm90a, ..PLAIN };
-    World::new(shape, fp8(true, false), KvUpType::Bf16, 64).rounded().check(&decode[..2], &way);
+    for arch in [Arch::Sm90a, Arch::Sm103a] {
+        let way = Way { arch, ..PLAIN };
+        World::new(shape, fp8(true, false), KvUpType::Bf16, 64).rounded().check(&decode[..2], &way);
+    }
     // Shapes and caches that they do not take are computed without them.
     let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
     World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
@@ -688,29 +700,40 @@ fn items_combine_on_tensor_cores_as_in_f32() {
     }
 }
 
-/// Hopper's kernel for rows of eight bits computes in f16, whose range is small.
+/// Hopper's kernel for rows of eight bits computes in f16, and that of B200 in codes, whose ranges are small.
 #[test]
 fn queries_and_latents_of_any_size_keep_their_precision() {
     let chunks = [absorbed(0, 63..65), absorbed(1, 127..128)];
     for (query_size, uneven) in [(1.5, true), (3e-9, false), (3e8, true), (1e36, false)] {
-        for dtype in [fp8(true, false), fp8(true, true), CacheDtype::Bf16] {
+        for (arch, dtype) in [
+            (Arch::Sm90a, fp8(true, false)),
+            (Arch::Sm90a, fp8(true, true)),
+            (Arch::Sm90a, CacheDtype::Bf16),
+            (Arch::Sm100a, fp8(true, false)),
+            (Arch::Sm100a, fp8(true, true)),
+        ] {
             let shape = MlaShape { num_heads: 2, scale: KIMI.scale * 1.5 / query_size, ..KIMI };
             let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
-            World { query_size, uneven, ..world }.check(&chunks, &Way { arch: Arch::Sm90a, ..PLAIN });
+            World { query_size, uneven, ..world }.check(&chunks, &Way { arch, ..PLAIN });
         }
     }
 }
 
-/// Rows of one sequence, as drafts are verified in, share a block of Hopper's kernel where ranks have few heads each: every row has the bits
+/// Rows of one sequence, as drafts are verified in, share a block of the kernels of Hopper and B200 where ranks have few heads each: every row has the bits
 /// that it has alone, also where a group has to end, and where its last rows have an item or a split more than the first.
 #[test]
 fn rows_that_share_keys_have_the_bits_of_rows_alone() {
     let rows = [(0, 61..68), (0, 253..262), (1, 510..516), (2, 2046..2051)];
-    for (num_heads, dtype, seed) in
-        [(16, fp8(true, false), 9), (8, CacheDtype::Bf16, 10), (20, fp8(true, true), 11)]
-    {
+    for (arch, num_heads, dtype, seed) in [
+        (Arch::Sm90a, 16, fp8(true, false), 9),
+        (Arch::Sm90a, 8, CacheDtype::Bf16, 10),
+        (Arch::Sm90a, 20, fp8(true, true), 11),
+        (Arch::Sm100a, 20, fp8(true, false), 12),
+    ] {
         let world = World::new(MlaShape { num_heads, ..KIMI }, dtype, KvUpType::Bf16, 64).rounded();
-        let plain = Way { arch: Arch::Sm90a, ..PLAIN };
+        let plain = Way { arch, ..PLAIN };
+        // Of B200 without the long rows.
+        let rows = if arch == Arch::Sm90a { &rows[..] } else { &rows[..2] };
         let chunks: Vec<Chunk> =
             rows.iter().map(|(sequence, rows)| absorbed(*sequence, rows.clone())).collect();
         let way = Way { seed: Some(seed), races: num_heads == 8, ..plain };
@@ -800,19 +823,27 @@ fn decode_issues_little_beside_the_tensor_cores() {
     let shape = MlaShape { num_heads: 64, ..KIMI };
     let tiled = tiled_mla_decode::launch(&shape, 1, 132);
     let hopper = wgmma_mla_decode::launch(&shape, 1, 132);
+    let b200 = tcgen05_mla_decode::launch(&shape, 1, 148);
     for (dtype, function, launch, allowed) in [
         (fp8(true, false), "tiled_mla_decode_fp8_32", tiled, 330.0),
         (CacheDtype::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
         (fp8(true, false), "wgmma_mla_decode_fp8", hopper, 137.0),
         (fp8(true, true), "wgmma_mla_decode_fp8_rope", hopper, 142.0),
         (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 101.0),
+        (fp8(true, false), "tcgen05_mla_decode_fp8", b200, 140.0),
+        (fp8(true, true), "tcgen05_mla_decode_fp8_rope", b200, 145.0),
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
         let is_hopper = function.starts_with("wgmma");
-        let arch = if is_hopper { Arch::Sm90a } else { Arch::Sm89 };
+        let is_b200 = function.starts_with("tcgen05");
+        let arch = match (is_hopper, is_b200) {
+            (true, _) => Arch::Sm90a,
+            (_, true) => Arch::Sm100a,
+            _ => Arch::Sm89,
+        };
         let Some(mut stream) = stream(&Way { arch, ..PLAIN }) else { return };
         // The first item of a long context.
-        let splits = if is_hopper { wgmma_mla_decode::SPLITS } else { 1 };
+        let splits = if is_hopper || is_b200 { wgmma_mla_decode::SPLITS } else { 1 };
         let keys = (8 * splits + 1) * SPLIT;
         let step = world.step(&[absorbed(0, keys - 1..keys)]);
         let mut attention = world.attention(&mut stream, &PLAIN);
@@ -905,8 +936,12 @@ fn accesses_are_ordered() {
         let chunks = [absorbed(0, SPLIT + 80..SPLIT + 81), absorbed(1, 200..202), expanded(2, 150..300)];
         let (few, capacity) =
             (MlaShape { num_heads: 2, ..KIMI }, AttentionCapacity { slab_keys: 128, ..ROOMY });
-        let way = Way { arch: Arch::Sm90a, capacity, ..way };
-        World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &way);
+        let hopper = Way { arch: Arch::Sm90a, capacity, ..way };
+        World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &hopper);
+        if dtype != CacheDtype::Bf16 {
+            let way = Way { arch: Arch::Sm100a, ..way };
+            World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks[..2], &way);
+        }
     }
 }
 
@@ -921,6 +956,7 @@ fn items_of_rows_at_the_lengths_where_their_size_changes() {
     let few = MlaShape { num_heads: 2, ..KIMI };
     let world = World::new(few, fp8(true, false), KvUpType::Bf16, 64).rounded();
     world.check(&[absorbed(0, 2047..2049), absorbed(1, 4096..4097)], &Way { arch: Arch::Sm90a, ..PLAIN });
+    world.check(&[absorbed(0, 2047..2049)], &Way { arch: Arch::Sm100a, ..PLAIN });
 }
 
 #[test]
@@ -929,9 +965,12 @@ fn bits_of_absorbed_rows_depend_on_their_position_alone() {
     let rows = 2 * SPLIT - 3..2 * SPLIT + 4;
     let hopper =
         World::new(MlaShape { num_heads: 4, ..KIMI }, fp8(true, false), KvUpType::Bf16, 16).rounded();
-    for (seed, world, arch) in
-        [(5, world.clone(), Arch::Sm80), (6, world.rounded(), Arch::Sm80), (7, hopper, Arch::Sm90a)]
-    {
+    for (seed, world, arch) in [
+        (5, world.clone(), Arch::Sm80),
+        (6, world.rounded(), Arch::Sm80),
+        (7, hopper.clone(), Arch::Sm90a),
+        (8, hopper, Arch::Sm100a),
+    ] {
         let plain = Way { arch, ..PLAIN };
         let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &plain) else { return };
         // A pass for every row, and company in front.
@@ -984,16 +1023,19 @@ fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
         (Arch::Sm80, World::new(ODD, fp8(true, true), KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm100a, World::new(few_heads, fp8(true, false), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm100a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
     ] {
         let way = Way { arch, ..PLAIN };
-        // Hopper's kernels compute 64 heads however few there are.
-        let (first, rows) = if arch == Arch::Sm90a { (100, 2) } else { (690, 15) };
+        // The kernels of Hopper and B200 compute 64 heads however few there are.
+        let is_few = world.shape == few_heads;
+        let (first, rows) = if is_few { (100, 2) } else { (690, 15) };
         let chunks =
             [absorbed(0, first..first + rows), expanded(0, 60..90), absorbed(1, first + 10..first + 12)];
         let dtype = world.dtype;
         let Some(sound) = world.bits(&chunks, &way) else { return };
         let faults = [75, first + rows - 1, 64, 89];
-        for &fault in if arch == Arch::Sm90a { &faults[..2] } else { &faults[..] } {
+        for &fault in if is_few { &faults[..2] } else { &faults[..] } {
             let faulty = World { fault: Some(fault), ..world.clone() }.bits(&chunks, &way).unwrap();
             for ((name, row), (_, expected)) in faulty.iter().zip(&sound) {
                 if name.0 == 0 && name.1 >= fault {
@@ -1174,4 +1216,18 @@ fn what_exceeds_the_capacity_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("v_head_dim is 6"), "{text}");
+}
+
+/// Few keys have almost all of the weight and many the rest: codes of probabilities have a range for both, and sums are scaled where a later key
+/// has more than those before, in any order of warps.
+#[test]
+fn small_weights_beside_large_ones_are_not_lost() {
+    for (i, dtype) in [fp8(true, false), fp8(true, true)].into_iter().enumerate() {
+        let shape = MlaShape { num_heads: 6, scale: 1.4, ..KIMI };
+        let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
+        for (j, size) in [0.02, 0.08, 0.3, 1.0].into_iter().enumerate() {
+            let way = Way { arch: Arch::Sm100a, seed: Some((4 * i + j) as u64), races: j == 1, ..PLAIN };
+            World { query_size: size, ..world.clone() }.check(&[absorbed(0, 1500..1501)], &way);
+        }
+    }
 }
