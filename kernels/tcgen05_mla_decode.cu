@@ -13,7 +13,7 @@
 //          tensor cores (scores 640, of which rope keys 128, and values 512); 1,160 of shared memory at 128 bytes (scores read 40 KB,
 //          values 64, keys written 41; 2,190 if queries were there too, and panels of values were read for each term).
 // Grid:    (blocks in clusters of 4, groups of 64 heads), 9 warps; clusters as in wgmma_mla_decode.cu, items and splits in
-//          include/mla_items.cuh. Shared memory: 210 KB, three tiles of keys, the sums of a split, probabilities; one block on a
+//          include/mla_items.cuh. Shared memory: 204 KB, three tiles of keys, the sums of a split, probabilities; one block on a
 //          multiprocessor.
 // Tensor memory, columns of 128 lanes: queries 160, scores 64, sums of values 256.
 // Order:   scores: latents in steps of 32 and rope keys in steps of 16, one chain for each term; softmax: tiles of 64 keys at absolute

@@ -72,7 +72,7 @@ struct MlaDecodeParams {
     int splits;               // of an item
     int queries_are_ready;    // latent_queries are as in mla_queries.cuh
     int padding;
-    Ahead ahead;              // fetched by the decode kernel of Hopper
+    Ahead ahead;              // fetched by the decode kernels of Hopper and B200
 };
 
 __device__ __forceinline__ const RowEntry* rows_of(const Pass* pass) {

@@ -111,7 +111,7 @@ pub struct Addresses {
     pub block_tables: u64,
     /// The words of [`Attention::lists`].
     pub lists: u64,
-    /// Fetched meanwhile, in absorbed form on Hopper.
+    /// Fetched meanwhile, in absorbed form on Hopper and B200.
     pub ahead: Ahead,
 }
 

@@ -86,7 +86,7 @@ pub struct RowEntry {
 /// Whether rows with so many keys, the second one with no fewer, have splits that begin at the same keys in every kernel: then they can be
 /// a group.
 pub const fn have_same_splits(first: usize, second: usize, splits: usize) -> bool {
-    // `keys_of_split` in `wgmma_mla_decode.cu`, `split_of` in `mla_pass.cuh`.
+    // `keys_of_split` in `mla_items.cuh`, `split_of` in `mla_pass.cuh`.
     let bounds = [64 * splits, 2048, 4096 * splits];
     let mut i = 0;
     while i < bounds.len() {
@@ -151,7 +151,7 @@ pub struct Params {
     pub queries_are_ready: u32,
     /// Unused.
     pub padding: u32,
-    /// Fetched by the decode kernel of Hopper.
+    /// Fetched by the decode kernels of Hopper and B200.
     pub ahead: Ahead,
 }
 

@@ -19,7 +19,7 @@ pub const KERNEL: Kernel = Kernel {
     archs: TCGEN05_ARCHS,
     options: |_| &[],
     // One block of 288 threads on a multiprocessor of 65,536.
-    limits: Limits { registers: 168, local_memory: false },
+    limits: Limits { registers: 200, local_memory: false },
     shared_bytes: |_| SHARED_BYTES,
 };
 
