@@ -13,7 +13,7 @@
 //          tensor cores (scores 640, of which rope keys 128, and values 512); 1,160 of shared memory at 128 bytes (scores read 40 KB,
 //          values 64, keys written 41; 2,190 if queries were there too, and panels of values were read for each term).
 // Grid:    (blocks in clusters of 4, groups of 64 heads), 9 warps; clusters as in wgmma_mla_decode.cu, items and splits in
-//          include/mla_items.cuh. Shared memory: 210 KB, three tiles of keys, the sums of a split, probabilities; one block on a
+//          include/mla_items.cuh. Shared memory: 204 KB, three tiles of keys, the sums of a split, probabilities; one block on a
 //          multiprocessor.
 // Tensor memory, columns of 128 lanes: queries 160, scores 64, sums of values 256.
 // Order:   scores: latents in steps of 32 and rope keys in steps of 16, one chain for each term; softmax: tiles of 64 keys at absolute
@@ -31,7 +31,8 @@
 // together in registers. Queries stay in tensor memory. Sums of values are transposed: 128 values of a panel of keys are the rows of A, and
 // heads the columns. Both terms of probabilities are added to the same sums, so the second one has the scale of the first: that is E5M2,
 // whose range is 2^31, and the second E4M3, the rest of it. The error of a weight w is 2^-7 of it at most, 1.2e-3 on average (bf16:
-// 1.7e-3), down to 2^-20 of the largest one, and a weight down to 2^-25 is not lost.
+// 1.7e-3), down to 2^-20 of the largest one, and a weight down to 2^-25 is not lost. The sum of exponentials is that of both terms: the
+// error of a weight that is almost all of it is in both sums.
 //
 // The scale 2^n of a key's latent multiplies its score s, and as a value its probability: 2^(s + n), as on Hopper. What exponentials are
 // taken against, m, is the largest s + n of a head, but it is changed, and sums with it, only where a later one is above it by 2^4: seldom
@@ -90,7 +91,7 @@ struct Shared {
     u8 keys[STAGES][PANELS][PANEL_BYTES];
     u8 weights[2][PANEL_BYTES];          // of a head 64 first terms, then 64 second ones
     u8 sums[LATENT][PITCH];              // of a value those of 64 heads in f16, chunk c at c ^ (value % 8)
-    uint4 ends[STAGES][KEYS];            // of cached rows: scales in the first bytes
+    u32 ends[STAGES][KEYS];              // of cached rows: scales in the lower bytes
     float2 scales[STAGES][KEYS];         // 2^n and n
     float2 of_split[HEADS];              // reference in base 2 and sum of exponentials, of the sums here
     float4 of_blocks[MERGED_HEADS];      // factors of the splits of a head
@@ -102,8 +103,8 @@ struct Shared {
     u64 asked;                           // queries are there: scores
     u64 scored;                          // scores are there: weights
     u64 seen;                            // scores are in registers: those of the next tile
-    u64 weighed[2];                      // weights are there: values
-    u64 added[2];                        // values were added: weights of the tile but one
+    u64 weighed[2];                      // weights are there, in turn: values
+    u64 added;                           // values were added: sums
     u64 given;                           // sums of an item's splits are there, in all blocks: their merge
     u64 merged;                          // they were read by all blocks: those of the next item
     u32 tensor_memory;
@@ -123,9 +124,11 @@ __device__ __forceinline__ u32 e5m2_of(float low, float high) {
     return pair;
 }
 
-// The nearest value with two bits behind the first one; NaN becomes NaN or 0.
-__device__ __forceinline__ float rounded_to_e5m2(float x) {
-    return __uint_as_float((__float_as_uint(x) + 0x00100000u) & 0xffe00000u);
+// The nearest value with so many bits behind the first one; NaN may become 0.
+template <int BITS>
+__device__ __forceinline__ float rounded_to(float x) {
+    constexpr u32 UNIT = 1u << (23 - BITS);
+    return __uint_as_float((__float_as_uint(x) + UNIT / 2) & ~(UNIT - 1));
 }
 
 // Where the key of this lane begins in the cache, in units of 16 bytes. A key behind the last one is the last one again: its weight is 0.
@@ -159,7 +162,7 @@ __device__ __forceinline__ void copy_keys(const MlaDecodeParams& params, Shared&
             copy16(keys[ROPE_PANEL] + panel_byte(first + key, CODES ? 2 * part : part),
                    &cache[__shfl_sync(0xffffffffu, place, key) + LATENT / 16 + part]);
         }
-        copy16(&shared.ends[stage][first + lane], &cache[place + LATENT / 16 + ROPE_CHUNKS]);
+        copy4(shared_address(&shared.ends[stage][first + lane]), &cache[place + LATENT / 16 + ROPE_CHUNKS]);
         arrive_with_copies(&shared.landed[stage]);
     }
     // No thread ends before its copies.
@@ -198,7 +201,7 @@ __device__ __forceinline__ void make_rope_keys(const MlaDecodeParams& params, Sh
 #pragma unroll
         for (int i = 0; i < PARTS; ++i) {
             const int key = (i * ROPE_THREADS + thread) / PARTS, part = thread % PARTS;
-            const u32 factors = rope_factors<CODES>(shared.ends[stage][key].x);
+            const u32 factors = rope_factors<CODES>(shared.ends[stage][key]);
             const u32 at = panel + panel_byte(key, CODES ? 2 * part : part);
             const uint4 word = *reinterpret_cast<const uint4*>(shared.keys[stage][ROPE_PANEL] + panel_byte(key, CODES ? 2 * part : part));
             if constexpr (CODES) {
@@ -209,7 +212,7 @@ __device__ __forceinline__ void make_rope_keys(const MlaDecodeParams& params, Sh
                              multiply2(word.w, factors));
             }
         }
-        const u32 latent = shared.ends[stage][thread].x & 0xffu;
+        const u32 latent = shared.ends[stage][thread] & 0xffu;
         shared.scales[stage][thread] = latent == NOT_FINITE
                                            ? make_float2(__uint_as_float(0x7fc00000u), __uint_as_float(0x7fc00000u))
                                            : make_float2(__uint_as_float(latent << 23), static_cast<float>(static_cast<int>(latent) - 127));
@@ -238,7 +241,7 @@ __device__ __forceinline__ void multiply_values(Shared& shared, u32 sums, u32 co
         }
     }
     arrive_with_products(&shared.emptied[stage]);
-    arrive_with_products(&shared.added[buffer]);
+    arrive_with_products(&shared.added);
 }
 
 // Begins all products of a block, by one thread: scores of a tile, then the values of the one before.
@@ -365,18 +368,20 @@ __device__ __forceinline__ void scale_sums(u32 lane_address, const float (&shrin
 // Leaves the sums of a split in shared memory in f16.
 __device__ __forceinline__ void give_sums(Shared& shared, u32 lane_address) {
     constexpr float FACTOR = 1.0f / (1 << (WEIGHT_EXPONENT + SUM_EXPONENT));
+    const u32 to = shared_address(shared.sums);
 #pragma unroll 1
-    for (int first = 0; first < LATENT_PANELS * HEADS; first += 16) {
-        float sums[16];
-        load_columns(sums, lane_address + SUM_COLUMNS + first);
-        const int value = first / HEADS * LANES + threadIdx.x, chunk = first % HEADS / 8;
-        const u32 to = shared_address(shared.sums);
+    for (int panel = 0; panel < LATENT_PANELS; ++panel) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const float* eight = sums + 8 * half;
-            store_shared(to + panel_byte(value, chunk + half), f16_pair_of(eight[0] * FACTOR, eight[1] * FACTOR),
-                         f16_pair_of(eight[2] * FACTOR, eight[3] * FACTOR), f16_pair_of(eight[4] * FACTOR, eight[5] * FACTOR),
-                         f16_pair_of(eight[6] * FACTOR, eight[7] * FACTOR));
+        for (int part = 0; part < 2; ++part) {
+            float sums[HEADS / 2];
+            load_columns(sums, lane_address + SUM_COLUMNS + panel * HEADS + part * (HEADS / 2));
+#pragma unroll
+            for (int chunk = 0; chunk < HEADS / 16; ++chunk) {
+                const float* eight = sums + 8 * chunk;
+                store_shared(to + panel_byte(panel * LANES + threadIdx.x, part * (HEADS / 16) + chunk),
+                             f16_pair_of(eight[0] * FACTOR, eight[1] * FACTOR), f16_pair_of(eight[2] * FACTOR, eight[3] * FACTOR),
+                             f16_pair_of(eight[4] * FACTOR, eight[5] * FACTOR), f16_pair_of(eight[6] * FACTOR, eight[7] * FACTOR));
+            }
         }
     }
 }
@@ -384,74 +389,81 @@ __device__ __forceinline__ void give_sums(Shared& shared, u32 lane_address) {
 // Merges the splits of an item, in their order, of this block's share of the heads. By the threads with a lane.
 __device__ __forceinline__ void merge(const MlaDecodeParams& params, Shared& shared, const Item& item, int first_head) {
     const int thread = threadIdx.x, first_row = rank_of_block() * MERGED_HEADS;
-    const int split = item.split();
-    // Splits of the item that a row has keys of: rows before the last one may have ended before.
-    const auto splits_of = [&](HeadOfRow own) {
-        const int left = item.row_keys - (item.rows - 1 - own.row) - item.begin();
-        return own.row < item.rows && left > 0 ? min((left + split - 1) / split, BLOCKS) : 0;
-    };
-    const auto place_of_head = [&](HeadOfRow own) { return static_cast<i64>(item.place + own.row) * params.num_heads + own.head; };
+    const int split = item.split(), left = item.row_keys - item.begin();
+    // Heads lie side by side, whatever rows of the group they are of. Rows that have ended before the item get results that are not read.
+    const int rows = min(item.rows * params.num_heads - first_head, HEADS) - first_row;
+    const i64 place = static_cast<i64>(item.place) * params.num_heads + first_head + first_row;
     if (thread < MERGED_HEADS) {
         const int row = first_row + thread;
+        // Splits that the row has keys of: one before the last row of a group may have ended before.
         const HeadOfRow own = head_of(params, item.rows, first_head, row);
-        const int splits = splits_of(own);
-        float2 statistics[BLOCKS] = {};
-        float factors[BLOCKS] = {}, largest = -__uint_as_float(0x7f800000u), total = 0.0f;
+        const int own_left = left - max(item.rows - 1 - own.row, 0);
+        float2 statistics[BLOCKS];
+        float factors[BLOCKS], largest = -__uint_as_float(0x7f800000u), total = 0.0f;
 #pragma unroll
         for (int r = 0; r < BLOCKS; ++r) {
-            if (r < splits) {
+            statistics[r] = make_float2(largest, 0.0f);
+        }
+#pragma unroll
+        for (int r = 0; r < BLOCKS; ++r) {
+            if (r * split < own_left) {
                 statistics[r] = float2_in_cluster(address_in_block(shared_address(&shared.of_split[row]), r));
-                largest = fmaxf(largest, statistics[r].x);
             }
         }
 #pragma unroll
         for (int r = 0; r < BLOCKS; ++r) {
-            if (r < splits) {
-                factors[r] = exp2_of(statistics[r].x - largest) * (1.0f / BLOCKS);
-                total = __fmaf_rn(factors[r], statistics[r].y, total);
-            }
+            largest = fmaxf(largest, statistics[r].x);
+        }
+#pragma unroll
+        for (int r = 0; r < BLOCKS; ++r) {
+            factors[r] = r * split < own_left ? exp2_of(statistics[r].x - largest) * (1.0f / BLOCKS) : 0.0f;
+            total = __fmaf_rn(factors[r], statistics[r].y, total);
         }
         shared.of_blocks[thread] = make_float4(factors[0], factors[1], factors[2], factors[3]);
-        if (splits > 0) {
+        if (thread < rows) {
             // In base e, as the merge of items reads it.
-            reinterpret_cast<float2*>(params.statistics)[place_of_head(own)] = make_float2((largest + MERGED_EXPONENT) / LOG2_E, total);
+            reinterpret_cast<float2*>(params.statistics)[place + thread] = make_float2((largest + MERGED_EXPONENT) / LOG2_E, total);
         }
     }
     meet<LANES>(LANE_GROUP);
+    const int splits = min((left + split - 1) / split, BLOCKS);
+    u16* const latents = static_cast<u16*>(params.latents) + place * LATENT + thread;
     // A chunk has eight heads of a value.
-    constexpr int CHUNKS = MERGED_HEADS / 8;
 #pragma unroll 1
-    for (int i = thread; i < LATENT * CHUNKS; i += LANES) {
-        const int value = i % LATENT, chunk = i / LATENT, row = first_row + 8 * chunk;
-        const u32 at = shared_address(shared.sums) + panel_byte(value, row / 8);
-        // The first row of the item has at most as many splits as the last one.
-        const int splits = splits_of({item.rows - 1, 0});
-        uint4 parts[BLOCKS] = {};
+    for (int chunk = 0; chunk < MERGED_HEADS / 8; ++chunk) {
+        float4 factors[8];
 #pragma unroll
-        for (int r = 0; r < BLOCKS; ++r) {
-            if (r < splits) {
-                parts[r] = uint4_in_cluster(address_in_block(at, r));
-            }
+        for (int head = 0; head < 8; ++head) {
+            factors[head] = shared.of_blocks[8 * chunk + head];
         }
+#pragma unroll 1
+        for (int first = 0; first < LATENT; first += LANES) {
+            const u32 at = shared_address(shared.sums) + panel_byte(first + thread, first_row / 8 + chunk);
+            // Of blocks without a split, 0: what is there may be of an item before.
+            uint4 parts[BLOCKS] = {};
 #pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
+            for (int r = 0; r < BLOCKS; ++r) {
+                if (r < splits) {
+                    parts[r] = uint4_in_cluster(address_in_block(at, r));
+                }
+            }
 #pragma unroll
-            for (int upper = 0; upper < 2; ++upper) {
-                const int head = 2 * pair + upper;
-                const HeadOfRow own = head_of(params, item.rows, first_head, row + head);
-                const int own_splits = splits_of(own);
-                const float4 of_blocks = shared.of_blocks[8 * chunk + head];
-                const float factors[BLOCKS] = {of_blocks.x, of_blocks.y, of_blocks.z, of_blocks.w};
-                float sum = 0.0f;
+            for (int pair = 0; pair < 4; ++pair) {
+                float sums[2] = {};
 #pragma unroll
                 for (int r = 0; r < BLOCKS; ++r) {
-                    if (r < own_splits) {
-                        const float2 values = floats_of_f16(word_of(parts[r], pair));
-                        sum = __fmaf_rn(factors[r], upper ? values.y : values.x, sum);
-                    }
+                    const float2 values = floats_of_f16(word_of(parts[r], pair));
+                    const float4 a = factors[2 * pair], b = factors[2 * pair + 1];
+                    sums[0] = __fmaf_rn(r == 0 ? a.x : r == 1 ? a.y : r == 2 ? a.z : a.w, values.x, sums[0]);
+                    sums[1] = __fmaf_rn(r == 0 ? b.x : r == 1 ? b.y : r == 2 ? b.z : b.w, values.y, sums[1]);
                 }
-                if (own_splits > 0) {
-                    static_cast<u16*>(params.latents)[place_of_head(own) * LATENT + value] = static_cast<u16>(f16_pair_of(sum, 0.0f));
+                const u32 halves = f16_pair_of(sums[0], sums[1]);
+#pragma unroll
+                for (int upper = 0; upper < 2; ++upper) {
+                    const int head = 8 * chunk + 2 * pair + upper;
+                    if (head < rows) {
+                        latents[head * LATENT + first] = static_cast<u16>(halves >> 16 * upper);
+                    }
                 }
             }
         }
@@ -520,11 +532,11 @@ __device__ __forceinline__ void weigh(const MlaDecodeParams& params, Shared& sha
                 any = (raised.x | raised.y | raised.z | raised.w) != 0;
             }
 
-            // What was there was multiplied with the tile but one.
-            wait(&shared.added[buffer], (count / 2 & 1) ^ 1);
+            // What is in the place of the weights was multiplied in front of these scores, and `scored` has waited for it.
             float added[2] = {};
             u32 terms[2][OWN_KEYS / 4];
-            const float against = reference - WEIGHT_EXPONENT;
+            // A row of a group without keys here has weights of 0.
+            const float against = reference == -infinity ? 0.0f : reference - WEIGHT_EXPONENT;
 #pragma unroll
             for (int word = 0; word < OWN_KEYS / 4; ++word) {
                 u32 pairs[2][2];
@@ -533,11 +545,13 @@ __device__ __forceinline__ void weigh(const MlaDecodeParams& params, Shared& sha
                     const int i = 4 * word + 2 * pair;
                     const float4 two = scales[i / 2];
                     const float a = exp2_of(scores[i] - against), b = exp2_of(scores[i + 1] - against);
-                    added[0] = __fmaf_rn(a, inverse_of_power(two.x), added[0]);
-                    added[1] = __fmaf_rn(b, inverse_of_power(two.z), added[1]);
-                    const float a_first = rounded_to_e5m2(a), b_first = rounded_to_e5m2(b);
+                    const float a_first = rounded_to<2>(a), b_first = rounded_to<2>(b);
+                    const float a_second = rounded_to<3>(a - a_first), b_second = rounded_to<3>(b - b_first);
+                    // The weight of a key that is not finite is NaN in the second term, which is rounded where it becomes codes.
                     pairs[0][pair] = e5m2_of(a_first, b_first);
                     pairs[1][pair] = e4m3_of(a - a_first, b - b_first);
+                    added[0] = __fmaf_rn(a_first + a_second, inverse_of_power(two.x), added[0]);
+                    added[1] = __fmaf_rn(b_first + b_second, inverse_of_power(two.z), added[1]);
                 }
                 terms[0][word] = pairs[0][0] | pairs[0][1] << 16;
                 terms[1][word] = pairs[1][0] | pairs[1][1] << 16;
@@ -550,7 +564,7 @@ __device__ __forceinline__ void weigh(const MlaDecodeParams& params, Shared& sha
                 store_shared(weights + panel_byte(row, chunk / 2 * 4 + 2 * half + chunk % 2), four[0], four[1], four[2], four[3]);
             }
             if (any) {
-                wait(&shared.added[buffer ^ 1], (count - 1) / 2 & 1);
+                wait(&shared.added, (count - 1) & 1);
                 after_meeting();
                 scale_sums(lane_address, shared.shrink[buffer]);
             }
@@ -560,7 +574,7 @@ __device__ __forceinline__ void weigh(const MlaDecodeParams& params, Shared& sha
         }
         wait_for_cluster(shared_address(&shared.merged), (items & 1) ^ 1);
         if (tiles > 0) {
-            wait(&shared.added[(count - 1) % 2], (count - 1) / 2 & 1);
+            wait(&shared.added, (count - 1) & 1);
             after_meeting();
             give_sums(shared, lane_address);
             before_meeting();
@@ -613,8 +627,8 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
 #pragma unroll
         for (int buffer = 0; buffer < 2; ++buffer) {
             create_barrier(&shared.weighed[buffer], LANE_WARPS);
-            create_barrier(&shared.added[buffer], 1);
         }
+        create_barrier(&shared.added, 1);
         create_barrier(&shared.given, BLOCKS * LANE_WARPS);
         create_barrier(&shared.merged, BLOCKS * LANE_WARPS);
     }

@@ -253,6 +253,21 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert!(lines(" LDG.E.128") >= 2 * 4 * (8 + 2 * (functions - 1)), "{} {arch}", kernel.name);
         assert!(lines(" USETMAXREG") >= 3 * functions && lines(" HMMA.") == 0, "{} {arch}", kernel.name);
     }
+    if kernel.name == kernels::tcgen05_mla_decode::KERNEL.name {
+        // Scores: 16 steps of codes and 4 of rope keys. Values, behind a tile and behind the last one of a split: two steps of four panels, of
+        // which the second term's finds the panel at hand. Commits: scores, and two of values.
+        assert_eq!(lines(" UTCQMMA"), (16 + 2 * 16) * functions, "{arch}");
+        assert_eq!(
+            (lines(".A_KEEP, gdesc"), lines(".A_REUSE, gdesc")),
+            (16 * functions, 16 * functions),
+            "{arch}"
+        );
+        assert_eq!(lines(" UTCHMMA"), 4 * functions, "{arch}");
+        assert_eq!(lines(" UTCBAR"), 5 * functions, "{arch}");
+        // Two loads of scores, of both halves of a warp each.
+        assert_eq!(lines(" LDTM.16dp32bit_t0_t15.x32"), 2 * functions, "{arch}");
+        assert!(lines(" F2FP.F16.E4M3.UNPACK_B") <= 8 * 4 * functions, "{arch}");
+    }
     if kernel.name.starts_with("sampler") {
         // No loop of exchanges in place of an atomic sum.
         assert!(lines(" ATOMS.ADD") > 0 && lines(" ATOMS.CAST.SPIN") == 0, "{} {arch}", kernel.name);

@@ -167,6 +167,14 @@ __device__ __forceinline__ void load_columns(float (&to)[16], u32 address) {
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
     "%56, %57, %58, %59, %60, %61, %62, %63"
 
+// 32 columns of the calling thread's lane.
+__device__ __forceinline__ void load_columns(float (&to)[32], u32 address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x32.b32 {" NAMES_TO_31 "}, [%32];\ntcgen05.wait::ld.sync.aligned;"
+                 : FLOATS8(to, 0), FLOATS8(to, 8), FLOATS8(to, 16), FLOATS8(to, 24)
+                 : "r"(address)
+                 : "memory");
+}
+
 // 64 columns of lanes i and i + 16 of the warp for the threads i and i + 16, of which the second one gets the upper half of both.
 __device__ __forceinline__ void load_halves(float (&low)[32], float (&high)[32], u32 address) {
     asm volatile("tcgen05.ld.sync.aligned.16x32bx2.x32.b32 {" NAMES_TO_31 "}, [%64], 32;\n"

@@ -6,8 +6,8 @@ use bytemuck::Zeroable;
 use perigee_cuda::kernels::ahead::Ahead;
 use perigee_cuda::kernels::mla_decode::{self, CombineTypes, SPLIT};
 use perigee_cuda::kernels::{
-    fp8_mla_decode, mla_prefill, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill,
-    wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand,
+    fp8_mla_decode, mla_prefill, tcgen05_mla_decode, tiled_mla_absorb, tiled_mla_combine, tiled_mla_decode,
+    tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand,
 };
 use perigee_cuda::{Addresses, Arch, Attention, AttentionCapacity, Driver, KvUp, KvUpType, Program, Stream};
 use perigee_numbers::quant::{CachedRowFormat, StoredMatrix};
@@ -356,13 +356,12 @@ impl World {
         (at, KvUp { address, all: address, dtype: self.kv_up_type })
     }
 
-    fn check(&self, chunks: &[Chunk], way: &Way) {
-        if let Some(stream) = stream(way) {
-            self.check_on(stream, chunks, way);
-        }
+    /// The difference; `None`: no NVRTC.
+    fn check(&self, chunks: &[Chunk], way: &Way) -> Option<f32> {
+        Some(self.check_on(stream(way)?, chunks, way))
     }
 
-    fn check_on(&self, stream: Stream<TestDriver>, chunks: &[Chunk], way: &Way) {
+    fn check_on(&self, stream: Stream<TestDriver>, chunks: &[Chunk], way: &Way) -> f32 {
         let got = self.device_on(stream, chunks, way);
         let off = difference(&got, &self.reference(chunks));
         let Self { shape, dtype, kv_up_type, block_size, .. } = self;
@@ -373,6 +372,7 @@ impl World {
         };
         assert!(off <= allowed, "{shape:?} {dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
         println!("{dtype:?} {kv_up_type:?} blocks of {block_size}: off by {off}");
+        off
     }
 
     /// The bits of each row, by sequence and position.
@@ -479,8 +479,16 @@ fn tensor_cores_attend_as_the_reference_does() {
         let few = MlaShape { num_heads: 2, ..KIMI };
         World::new(few, dtype, KvUpType::Bf16, [16, 64][i % 2]).rounded().check(&decode, &way);
     }
+    // On B200 codes by a kernel of its own too.
+    for (i, dtype) in [fp8(true, false), fp8(true, true), fp8(false, true)].into_iter().enumerate() {
+        let way = Way { arch: Arch::Sm100a, seed: Some(i as u64), ..PLAIN };
+        let shape = MlaShape { num_heads: [2, 33, 16][i], ..KIMI };
+        let world = World::new(shape, dtype, KvUpType::Bf16, [64, 16][i % 2]).rounded();
+        let worst = world.check(&decode, &way);
+        assert!(worst.is_none_or(|off| off < 7e-4), "{dtype:?}: {worst:?}");
+    }
     let shape = MlaShape { num_heads: 70, ..KIMI };
-    for arch in [Arch::Sm90a, Arch::Sm120a] {
+    for arch in [Arch::Sm90a, Arch::Sm103a, Arch::Sm120a] {
         let way = Way { arch, ..PLAIN };
         World::new(shape, fp8(true, false), KvUpType::Bf16, 64).rounded().check(&decode[..2], &way);
     }
@@ -705,7 +713,7 @@ fn items_combine_on_tensor_cores_as_in_f32() {
     }
 }
 
-/// Hopper's kernel for rows of eight bits computes in f16, whose range is small.
+/// Hopper's kernel for rows of eight bits computes in f16, and that of B200 in codes, whose ranges are small.
 #[test]
 fn queries_and_latents_of_any_size_keep_their_precision() {
     let chunks = [absorbed(0, 63..65), absorbed(1, 127..128)];
@@ -716,6 +724,8 @@ fn queries_and_latents_of_any_size_keep_their_precision() {
             (Arch::Sm90a, CacheDtype::Bf16),
             (Arch::Sm120a, fp8(true, false)),
             (Arch::Sm120a, fp8(true, true)),
+            (Arch::Sm100a, fp8(true, false)),
+            (Arch::Sm100a, fp8(true, true)),
         ] {
             let shape = MlaShape { num_heads: 2, scale: KIMI.scale * 1.5 / query_size, ..KIMI };
             let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
@@ -734,9 +744,12 @@ fn rows_that_share_keys_have_the_bits_of_rows_alone() {
         (Arch::Sm90a, 8, CacheDtype::Bf16, 10),
         (Arch::Sm90a, 20, fp8(true, true), 11),
         (Arch::Sm120a, 8, fp8(true, false), 12),
+        (Arch::Sm100a, 20, fp8(true, false), 12),
     ] {
         let world = World::new(MlaShape { num_heads, ..KIMI }, dtype, KvUpType::Bf16, 64).rounded();
         let plain = Way { arch, ..PLAIN };
+        // Of Blackwell without the long rows.
+        let rows = if arch == Arch::Sm90a { &rows[..] } else { &rows[..2] };
         let chunks: Vec<Chunk> =
             rows.iter().map(|(sequence, rows)| absorbed(*sequence, rows.clone())).collect();
         let way = Way { seed: Some(seed), races: num_heads == 8, ..plain };
@@ -828,6 +841,7 @@ fn decode_issues_little_beside_the_tensor_cores() {
     let tiled = tiled_mla_decode::launch(&shape, 1, 132);
     let hopper = wgmma_mla_decode::launch(&shape, 1, 132);
     let blackwell = fp8_mla_decode::launch(&shape, 1, 132);
+    let b200 = tcgen05_mla_decode::launch(&shape, 1, 148);
     for (dtype, function, launch, allowed) in [
         (fp8(true, false), "tiled_mla_decode_fp8_32", tiled, 330.0),
         (CacheDtype::Bf16, "tiled_mla_decode_bf16_32", tiled, 270.0),
@@ -836,14 +850,17 @@ fn decode_issues_little_beside_the_tensor_cores() {
         (CacheDtype::Bf16, "wgmma_mla_decode_bf16", hopper, 101.0),
         (fp8(true, false), "fp8_mla_decode", blackwell, 235.0),
         (fp8(true, true), "fp8_mla_decode_rope", blackwell, 250.0),
+        (fp8(true, false), "tcgen05_mla_decode_fp8", b200, 140.0),
+        (fp8(true, true), "tcgen05_mla_decode_fp8_rope", b200, 145.0),
     ] {
         let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
         let is_hopper = function.starts_with("wgmma");
         let is_clustered = !function.starts_with("tiled");
-        let arch = match is_clustered {
-            true if is_hopper => Arch::Sm90a,
-            true => Arch::Sm120a,
-            false => Arch::Sm89,
+        let arch = match function.split('_').next() {
+            Some("wgmma") => Arch::Sm90a,
+            Some("tcgen05") => Arch::Sm100a,
+            Some("fp8") => Arch::Sm120a,
+            _ => Arch::Sm89,
         };
         let Some(mut stream) = stream(&Way { arch, ..PLAIN }) else { return };
         // The first item of a long context.
@@ -943,8 +960,10 @@ fn accesses_are_ordered() {
         let way = Way { arch: Arch::Sm90a, capacity, ..way };
         World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks, &way);
         if dtype != CacheDtype::Bf16 {
-            let way = Way { arch: Arch::Sm120a, ..way };
-            World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks[..2], &way);
+            for arch in [Arch::Sm100a, Arch::Sm120a] {
+                let way = Way { arch, ..way };
+                World::new(few, dtype, KvUpType::Bf16, 16).rounded().check(&chunks[..2], &way);
+            }
         }
     }
 }
@@ -998,6 +1017,7 @@ fn items_of_rows_at_the_lengths_where_their_size_changes() {
     let few = MlaShape { num_heads: 2, ..KIMI };
     let world = World::new(few, fp8(true, false), KvUpType::Bf16, 64).rounded();
     world.check(&[absorbed(0, 2047..2049), absorbed(1, 4096..4097)], &Way { arch: Arch::Sm90a, ..PLAIN });
+    world.check(&[absorbed(0, 2047..2049)], &Way { arch: Arch::Sm100a, ..PLAIN });
 }
 
 #[test]
@@ -1009,7 +1029,8 @@ fn bits_of_absorbed_rows_depend_on_their_position_alone() {
         (5, world.clone(), Arch::Sm80),
         (6, world.rounded(), Arch::Sm80),
         (7, kimi.clone(), Arch::Sm90a),
-        (8, kimi, Arch::Sm120a),
+        (8, kimi.clone(), Arch::Sm100a),
+        (9, kimi, Arch::Sm120a),
     ] {
         let plain = Way { arch, ..PLAIN };
         let Some(whole) = world.bits(&[absorbed(0, rows.clone()), absorbed(1, 3..4)], &plain) else { return };
@@ -1064,6 +1085,8 @@ fn a_nan_in_the_cache_reaches_every_row_that_sees_it_and_no_other() {
         (Arch::Sm90a, World::new(few_heads, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
         (Arch::Sm120a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm100a, World::new(few_heads, fp8(true, false), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm100a, World::new(few_heads, fp8(true, true), KvUpType::Bf16, 16).rounded()),
     ] {
         let way = Way { arch, ..PLAIN };
         // Kernels of clusters compute 32 and 64 heads however few there are.
@@ -1255,4 +1278,18 @@ fn what_exceeds_the_capacity_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("v_head_dim is 6"), "{text}");
+}
+
+/// Few keys have almost all of the weight and many the rest: codes of probabilities have a range for both, and sums are scaled where a later key
+/// has more than those before, in any order of warps.
+#[test]
+fn small_weights_beside_large_ones_are_not_lost() {
+    for (i, dtype) in [fp8(true, false), fp8(true, true)].into_iter().enumerate() {
+        let shape = MlaShape { num_heads: 6, scale: 1.4, ..KIMI };
+        let world = World::new(shape, dtype, KvUpType::Bf16, 64).rounded();
+        for (j, size) in [0.02, 0.08, 0.3, 1.0].into_iter().enumerate() {
+            let way = Way { arch: Arch::Sm100a, seed: Some((4 * i + j) as u64), races: j == 1, ..PLAIN };
+            World { query_size: size, ..world.clone() }.check(&[absorbed(0, 1500..1501)], &way);
+        }
+    }
 }

@@ -19,19 +19,19 @@ pub const KERNEL: Kernel = Kernel {
     archs: TCGEN05_ARCHS,
     options: |_| &[],
     // One block of 288 threads on a multiprocessor of 65,536.
-    limits: Limits { registers: 168, local_memory: false },
+    limits: Limits { registers: 200, local_memory: false },
     shared_bytes: |_| SHARED_BYTES,
 };
 
 /// `sizeof(Shared)` in the source: tiles of keys with the ends of their rows and scales, probabilities, sums of a split, statistics and
 /// factors of heads, barriers.
-const SHARED_BYTES: u32 = (STAGES * KEYS * (LATENT + 2 * ROPE + 16 + 8)
+const SHARED_BYTES: u32 = (STAGES * KEYS * (LATENT + 2 * ROPE + 4 + 8)
     + 2 * HEADS * PITCH
     + LATENT * PITCH
     + 8 * HEADS
     + 4 * HEADS
     + 2 * (4 * HEADS + 4 * 4)
-    + 8 * (3 * STAGES + 9)
+    + 8 * (3 * STAGES + 8)
     + 16) as u32;
 
 /// The function for these sizes and rows of this type on this architecture, if there is one.
