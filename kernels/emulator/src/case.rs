@@ -86,6 +86,8 @@ pub struct Tensor {
     pub expected: Option<Vec<u8>>,
     /// Whether the kernels keep what they like in it, which is not compared.
     pub is_work: bool,
+    /// Allowed difference, where it is not that of the case.
+    pub tolerance: Option<Tolerance>,
 }
 
 /// Element type of a tensor, under its name in Triton.
@@ -234,6 +236,8 @@ struct TensorEntry {
     shape: Vec<usize>,
     #[serde(default)]
     role: String,
+    /// Of an answer.
+    tolerance: Option<Tolerance>,
 }
 
 impl Case {
@@ -282,7 +286,7 @@ impl Case {
                     report.differences.push(Difference::of(
                         &tensor.name,
                         tensor.dtype,
-                        self.tolerance,
+                        tensor.tolerance.unwrap_or(self.tolerance),
                         &got,
                         want,
                     ));
@@ -384,7 +388,15 @@ fn load_tensors(
         };
         let contents = contents(name, entry)?;
         let is_work = entry.role == "work";
-        tensors.push(Tensor { name: name.clone(), dtype: entry.dtype, contents, expected, is_work });
+        let tolerance = answers.get(name).and_then(|answer| answer.tolerance);
+        tensors.push(Tensor {
+            name: name.clone(),
+            dtype: entry.dtype,
+            contents,
+            expected,
+            is_work,
+            tolerance,
+        });
     }
     if let Some(name) = answers.keys().find(|name| !entries.contains_key(*name)) {
         let reason = format!("the answer {name} has no tensor");

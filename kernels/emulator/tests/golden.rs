@@ -1,6 +1,6 @@
 //! The golden cases of Triton in every mode of the machine: right answers, and the same bits in all of them.
 
-use perigee_emulator::case::{Case, Device, LaunchShape};
+use perigee_emulator::case::{Case, Device, LaunchShape, command};
 use perigee_emulator::machine::{Asynchrony, CaseDevice, Options};
 use std::path::PathBuf;
 
@@ -113,6 +113,21 @@ fn sm_100() {
 #[test]
 fn sm_120() {
     check("sm_120");
+}
+
+/// The cases in 4-bit floats, chains of three launches among them.
+#[test]
+fn four_bit_floats() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/ptx/fp4");
+    let mut arguments: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path().display().to_string()).collect();
+    arguments.retain(|path| path.ends_with(".json"));
+    arguments.extend(["--seed", "3", "--async", "random"].map(String::from));
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = command::run(arguments, CaseDevice::new, &mut out, &mut err).unwrap();
+    let text = String::from_utf8([out, err].concat()).unwrap();
+    assert_eq!(code, command::ALL_RIGHT, "{text}");
+    assert!(text.contains("29 builds: 29 ok, 0 wrong, 0 not run"), "{text}");
 }
 
 #[test]

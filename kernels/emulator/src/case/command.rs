@@ -4,6 +4,7 @@ use super::compare::Report;
 use super::node::{Failure, NodeBuild, NodeCase, Order, Verdict};
 use super::{Build, Case, CaseError, Device, Tolerance, json};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,16 +112,23 @@ pub fn run<D: Device>(
     })
 }
 
-/// A case of one device or of several.
+/// A case of one launch, or of several, on one device or on several.
 enum AnyCase {
     One(Case),
     Several(NodeCase),
 }
 
-/// Tells a case of several devices from one of one.
+/// Tells a case of several devices or launches from one of one.
 #[derive(Deserialize)]
 struct Head {
     devices: Option<usize>,
+    #[serde(default)]
+    builds: Vec<BuildHead>,
+}
+
+#[derive(Deserialize)]
+struct BuildHead {
+    launches: Option<IgnoredAny>,
 }
 
 /// Orders that are tried for what shows only in some.
@@ -128,9 +136,10 @@ const MAX_ORDERS: u64 = 64;
 
 impl AnyCase {
     fn load(path: &Path) -> Result<Self, CaseError> {
-        match json::<Head>(path)?.devices {
-            Some(_) => NodeCase::load(path).map(Self::Several),
-            None => Case::load(path).map(Self::One),
+        let head: Head = json(path)?;
+        match head.devices.is_some() || head.builds.iter().any(|build| build.launches.is_some()) {
+            true => NodeCase::load(path).map(Self::Several),
+            false => Case::load(path).map(Self::One),
         }
     }
 

@@ -2,7 +2,8 @@
 //! with the answer, or with what must be found.
 //!
 //! The format is that of the golden cases of one device with `devices`, `launches` in the builds, and
-//! arguments that differ by device. Nothing orders the launches of different devices.
+//! arguments that differ by device. Nothing orders the launches of different devices. A case of one device
+//! with several launches has no `devices`, and its tensors no dimension of devices.
 
 use super::compare::{Change, Difference, Report};
 use super::{
@@ -184,7 +185,7 @@ impl<T: Copy> ByDevice<T> {
 #[derive(Deserialize)]
 struct CaseFile {
     name: String,
-    devices: usize,
+    devices: Option<usize>,
     tensors: BTreeMap<String, TensorEntry>,
     #[serde(default)]
     expected: BTreeMap<String, TensorEntry>,
@@ -215,17 +216,18 @@ impl NodeCase {
     pub fn load(path: &Path) -> Result<Self, CaseError> {
         let file: CaseFile = json(path)?;
         let invalid = |reason: String| CaseError::Invalid(path.to_owned(), reason);
-        if !(1..=MAX_DEVICES).contains(&file.devices) {
-            return Err(invalid(format!("{} devices; 1 to {MAX_DEVICES} are possible", file.devices)));
+        let devices = file.devices.unwrap_or(1);
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            return Err(invalid(format!("{devices} devices; 1 to {MAX_DEVICES} are possible")));
         }
-        if let Some((name, entry)) =
-            file.tensors.iter().find(|(_, entry)| entry.shape.first() != Some(&file.devices))
-        {
+        let has_devices =
+            |entry: &TensorEntry| file.devices.is_none() || entry.shape.first() == Some(&devices);
+        if let Some((name, entry)) = file.tensors.iter().find(|(_, entry)| !has_devices(entry)) {
             return Err(invalid(format!("{name} is {:?}, not one for each device", entry.shape)));
         }
         Ok(Self {
             name: file.name,
-            devices: file.devices,
+            devices,
             tolerance: file.tolerance.unwrap_or(Tolerance { absolute: 0.0, relative: 0.0 }),
             tensors: load_tensors(path, &file.tensors, &file.expected)?,
             expect: file.expect,
@@ -394,7 +396,8 @@ impl NodeCase {
             }
             match &tensor.expected {
                 Some(want) => {
-                    let difference = Difference::of(&tensor.name, tensor.dtype, self.tolerance, &got, want);
+                    let tolerance = tensor.tolerance.unwrap_or(self.tolerance);
+                    let difference = Difference::of(&tensor.name, tensor.dtype, tolerance, &got, want);
                     report.differences.push(difference);
                 }
                 None if tensor.is_work => {}
