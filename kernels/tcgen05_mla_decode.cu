@@ -104,7 +104,7 @@ struct Shared {
     u64 scored;                          // scores are there: weights
     u64 seen;                            // scores are in registers: those of the next tile
     u64 weighed[2];                      // weights are there, in turn: values
-    u64 added;                           // values were added: sums
+    u64 added[2];                        // values were added, in turn: sums
     u64 given;                           // sums of an item's splits are there, in all blocks: their merge
     u64 merged;                          // they were read by all blocks: those of the next item
     u32 tensor_memory;
@@ -241,7 +241,7 @@ __device__ __forceinline__ void multiply_values(Shared& shared, u32 sums, u32 co
         }
     }
     arrive_with_products(&shared.emptied[stage]);
-    arrive_with_products(&shared.added);
+    arrive_with_products(&shared.added[buffer]);
 }
 
 // Begins all products of a block, by one thread: scores of a tile, then the values of the one before.
@@ -532,7 +532,8 @@ __device__ __forceinline__ void weigh(const MlaDecodeParams& params, Shared& sha
                 any = (raised.x | raised.y | raised.z | raised.w) != 0;
             }
 
-            // What is in the place of the weights was multiplied in front of these scores, and `scored` has waited for it.
+            // What is in the place of the weights was multiplied in front of these scores, and `scored` has waited for it. Of the values of
+            // the tile before nothing is known: so `added` has two barriers, of which each is at most a phase behind.
             float added[2] = {};
             u32 terms[2][OWN_KEYS / 4];
             // A row of a group without keys here has weights of 0.
@@ -564,7 +565,7 @@ __device__ __forceinline__ void weigh(const MlaDecodeParams& params, Shared& sha
                 store_shared(weights + panel_byte(row, chunk / 2 * 4 + 2 * half + chunk % 2), four[0], four[1], four[2], four[3]);
             }
             if (any) {
-                wait(&shared.added, (count - 1) & 1);
+                wait(&shared.added[buffer ^ 1], (count - 1) / 2 & 1);
                 after_meeting();
                 scale_sums(lane_address, shared.shrink[buffer]);
             }
@@ -574,7 +575,7 @@ __device__ __forceinline__ void weigh(const MlaDecodeParams& params, Shared& sha
         }
         wait_for_cluster(shared_address(&shared.merged), (items & 1) ^ 1);
         if (tiles > 0) {
-            wait(&shared.added, (count - 1) & 1);
+            wait(&shared.added[(count - 1) % 2], (count - 1) / 2 & 1);
             after_meeting();
             give_sums(shared, lane_address);
             before_meeting();
@@ -627,8 +628,8 @@ __device__ __forceinline__ void decode(const MlaDecodeParams& params) {
 #pragma unroll
         for (int buffer = 0; buffer < 2; ++buffer) {
             create_barrier(&shared.weighed[buffer], LANE_WARPS);
+            create_barrier(&shared.added[buffer], 1);
         }
-        create_barrier(&shared.added, 1);
         create_barrier(&shared.given, BLOCKS * LANE_WARPS);
         create_barrier(&shared.merged, BLOCKS * LANE_WARPS);
     }

@@ -31,7 +31,7 @@ const SHARED_BYTES: u32 = (STAGES * KEYS * (LATENT + 2 * ROPE + 4 + 8)
     + 8 * HEADS
     + 4 * HEADS
     + 2 * (4 * HEADS + 4 * 4)
-    + 8 * (3 * STAGES + 8)
+    + 8 * (3 * STAGES + 9)
     + 16) as u32;
 
 /// The function for these sizes and rows of this type on this architecture, if there is one.
