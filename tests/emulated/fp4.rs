@@ -366,7 +366,7 @@ fn find(plants: &[Plant<'_>], sizes: [usize; 5]) {
             let mut program = Program::new(kernel, arch).unwrap();
             assert!(program.text.contains(right), "{name}: {right}");
             program.text = program.text.replace(right, wrong);
-            program.limits.registers = 255;
+            (program.limits.registers, program.limits.local_memory) = (255, true);
             let mut device = Stream::new(driver).unwrap();
             device.load_program(&program).unwrap();
             let run = std::panic::AssertUnwindSafe(|| {
