@@ -86,8 +86,8 @@ struct Shared {";
                 "clocks.wait_for(&shared.filled[buffer], turn.parity());",
             ),
             (
-                "            arrive(&shared.weighed[buffer]);\n        }\n    } while (go_on(params, item, end));\n",
-                "            arrive(&shared.weighed[buffer]);\n        }\n    } while (go_on(params, item, end));\n    clocks.store(params);\n",
+                "            arrive(&shared.weighed[buffer]);\n        }\n    } while (item.go_on(params, end));\n",
+                "            arrive(&shared.weighed[buffer]);\n        }\n    } while (item.go_on(params, end));\n    clocks.store(params);\n",
             ),
             // Values.
             (
@@ -99,8 +99,8 @@ struct Shared {";
                 "clocks.wait_for(&shared.weighed[buffer], turn.parity());",
             ),
             (
-                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n    } while (go_on(params, item, end));\n",
-                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n    } while (go_on(params, item, end));\n    clocks.store(params);\n",
+                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n    } while (item.go_on(params, end));\n",
+                "&shared.emptied[~buffers >> lane & 1]), lane));\n        }\n    } while (item.go_on(params, end));\n    clocks.store(params);\n",
             ),
         ],
     )
