@@ -25,11 +25,17 @@ use perigee_telemetry::{KernelFigures, Metrics};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The kernels that are chosen among.
-const PRODUCTS: [&Kernel; 4] = [
+const PRODUCTS: [&Kernel; 10] = [
     &kernels::tiled_linear::KERNEL,
     &kernels::tiled_swiglu::KERNEL,
     &kernels::wgmma_linear::KERNEL,
     &kernels::wgmma_swiglu::KERNEL,
+    &kernels::tcgen05_bf16_linear::KERNEL,
+    &kernels::tcgen05_bf16_swiglu::KERNEL,
+    &kernels::fp4_linear::KERNEL,
+    &kernels::fp4_swiglu::KERNEL,
+    &kernels::tcgen05_linear::KERNEL,
+    &kernels::tcgen05_swiglu::KERNEL,
 ];
 
 /// Opened devices, in the order of the ranks.

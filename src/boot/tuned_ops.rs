@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 
 use perigee_cuda::Format;
 use perigee_cuda::tuner::{Bucket, Product, TunedOp};
-use perigee_model::{Blueprint, Inventory, Linear, ModuleClass};
+use perigee_model::{Blueprint, Fp4Activations, Inventory, Linear, ModuleClass};
 use perigee_numbers::quant::{Dialect, FloatType};
 
-/// Every product on tensor cores of one of `ranks` devices, which have whole experts in so many groups, once for each bucket of rows: few rows first, since decode steps have few.
+/// Every product on tensor cores of one of `ranks` devices, which have whole experts in so many groups, once for each bucket of rows: few rows first,
+/// since decode steps have few. Those of FFNs whose rows are in 4-bit floats are there with each number of their terms.
 pub(crate) fn tuned_ops(
     inventory: &Inventory,
     blueprint: &Blueprint,
+    activations: Option<Fp4Activations>,
     ranks: usize,
     expert_groups: usize,
 ) -> Vec<TunedOp> {
@@ -24,11 +26,23 @@ pub(crate) fn tuned_ops(
             let [out_features, in_features] = part_of(linear, ranks / groups);
             let count = count.div_ceil(groups);
             let format = format_of(linear.layout.dialect)?;
-            Some(TunedOp { rows: Bucket::UpTo8, product, format, out_features, in_features, count })
+            let op =
+                TunedOp { rows: Bucket::UpTo8, product, format, out_features, in_features, count, terms: 0 };
+            let terms =
+                activations.filter(|form| is_fp4(linear, *form)).map_or([0; 2], Fp4Activations::terms);
+            Some(terms.map(|terms| TunedOp { terms, ..op }))
         })
+        .flatten()
         .collect();
     let in_bucket = |rows| products.iter().map(move |op| TunedOp { rows, ..*op });
     Bucket::ALL.into_iter().flat_map(in_bucket).collect()
+}
+
+/// Whether rows in front of a linear are in 4-bit floats.
+fn is_fp4(linear: &Linear, activations: Fp4Activations) -> bool {
+    let is_ffn = [ModuleClass::DenseFfn, ModuleClass::SharedExperts, ModuleClass::RoutedExperts]
+        .contains(&linear.class);
+    is_ffn && linear.layout.dialect.format() == Some(activations.format())
 }
 
 /// `[out, in]` of a rank's part of a linear: heads, ids and inner units are cut.
@@ -75,7 +89,7 @@ mod tests {
         let checkpoint = Checkpoint::from_embedded(nano::FILES).unwrap();
         let blueprint = Blueprint::parse(&checkpoint.file("config.json").unwrap()).unwrap();
         let inventory = Inventory::take(&checkpoint, &blueprint);
-        let ops = tuned_ops(&inventory, &blueprint, 1, 1);
+        let ops = tuned_ops(&inventory, &blueprint, None, 1, 1);
         let has = |product, out_features, in_features, count| {
             ops.iter()
                 .filter(|op| {
@@ -100,8 +114,11 @@ mod tests {
         assert!(ops.is_sorted(), "few rows first");
         let unique: BTreeSet<TunedOp> = ops.iter().copied().collect();
         assert_eq!(unique.len(), ops.len());
+        // With rows in 4-bit floats FFNs of another format stay as they are.
+        let in_fp4 = tuned_ops(&inventory, &blueprint, Some(Fp4Activations::nvfp4(3)), 1, 1);
+        assert_eq!(in_fp4, ops);
         // Of two ranks each has half of the units and of the heads.
-        let halves = tuned_ops(&inventory, &blueprint, 2, 1);
+        let halves = tuned_ops(&inventory, &blueprint, None, 2, 1);
         let half = |product, out_features, in_features| {
             halves.iter().any(|op| {
                 (op.product, op.out_features, op.in_features) == (product, out_features, in_features)
@@ -111,7 +128,7 @@ mod tests {
         assert!(half(Product::Swiglu, units, d) && half(Product::Linear, d, units), "{halves:?}");
         assert!(half(Product::Linear, d, values / 2), "{halves:?}");
         // Or half of the experts.
-        let groups = tuned_ops(&inventory, &blueprint, 2, 2);
+        let groups = tuned_ops(&inventory, &blueprint, None, 2, 2);
         let routed = |op: &TunedOp| (op.product, op.out_features, op.count);
         let expected = (Product::Swiglu, blueprint.moe_intermediate_size, experts / 2);
         assert!(groups.iter().any(|op| routed(op) == expected), "{groups:?}");

@@ -53,7 +53,7 @@ fn measure(args: &BenchKernelsArgs, settings: &Settings) -> Result<(BenchSizes, 
 fn sizes_of_checkpoint(settings: &Settings) -> Result<BenchSizes, BootError> {
     let checkpoint = open_checkpoint(settings)?;
     let blueprint = read_blueprint(&checkpoint)?;
-    let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint, 1, 1);
+    let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint, None, 1, 1);
     Ok(BenchSizes {
         name: checkpoint.source().to_string(),
         mla: Some(blueprint.mla),

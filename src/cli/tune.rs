@@ -35,7 +35,9 @@ fn run(settings: &Settings) -> Result<ExitCode, BootError> {
         return Ok(ExitCode::SUCCESS);
     }
     let groups = settings.parallel.resolve(gpu.ranks(), true).expert_groups;
-    let ops = tuned_ops(&Inventory::take(&checkpoint, &blueprint), &blueprint, gpu.ranks(), groups);
+    let (inventory, activations) =
+        (Inventory::take(&checkpoint, &blueprint), settings.device.fp4_activations());
+    let ops = tuned_ops(&inventory, &blueprint, activations, gpu.ranks(), groups);
     let mut measurements = Vec::new();
     let (_, unstored) = gpu.tune(&ops, &mut |before, measurement| {
         eprintln!("[{}/{}] {}", before + 1, ops.len(), progress(measurement));
@@ -179,7 +181,7 @@ fn explain(table: &Table, measurement: &Measurement) -> String {
     }
     for candidate in Candidate::shipped(op) {
         if let Some(lost) = table.lost.iter().find(|lost| lost.function == candidate.function) {
-            let _ = writeln!(text, "  {:<12} left out: {}", candidate.variant.name, lost.reason);
+            let _ = writeln!(text, "  {:<12} left out: {}", candidate.name, lost.reason);
         }
     }
     let margin = 100.0 * MARGIN;

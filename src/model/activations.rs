@@ -36,6 +36,12 @@ impl Fp4Activations {
         }
     }
 
+    /// Terms of rows of replies and of prompts.
+    pub fn terms(self) -> [usize; 2] {
+        let RowForms { prompt, reply } = self.forms(UNMEASURED_INPUT_SCALE);
+        [reply, prompt].map(ActivationForm::num_terms)
+    }
+
     /// Sums of so many rows of NVFP4, of prompts as of replies.
     pub const fn nvfp4(terms: u8) -> Self {
         Self::Nvfp4 { terms, prompt_terms: terms }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use perigee_cuda::kernels::tiled::{Schedule, Variant};
-use perigee_cuda::kernels::{tiled_linear, wgmma_linear};
+use perigee_cuda::kernels::{fp4_linear, tiled_linear, wgmma_linear};
 use perigee_cuda::tuner::{
     BenchSizes, Bucket, Candidate, Choices, Effort, Identity, KernelTime, Measurement, Product, Table, Tried,
     TuneError, Tuned, TunedOp, kernel_times, tune,
@@ -32,7 +32,7 @@ pub(crate) const EFFORT: Effort = Effort {
 
 pub(super) fn op(product: Product, format: Format, shape: [usize; 2], count: usize, rows: Bucket) -> TunedOp {
     let [out_features, in_features] = shape;
-    TunedOp { rows, product, format, out_features, in_features, count }
+    TunedOp { rows, product, format, out_features, in_features, count, terms: 0 }
 }
 
 fn tune_ops(
@@ -63,12 +63,14 @@ fn shipped_variants_are_accepted_and_the_choice_is_always_the_same() {
         op(Product::Swiglu, Format::Int4, [24, 64], 5, Bucket::UpTo16),
         op(Product::Swiglu, Format::Mxfp4, [16, 160], 1, Bucket::UpTo32),
     ];
+    let arch = open().unwrap().arch();
     let tuned = tune_ops(&ops, &mut open, &Candidate::shipped);
     assert_eq!((tuned.measurements.len(), tuned.left), (ops.len(), 0));
     for measurement in &tuned.measurements {
         let op = measurement.op;
         assert_eq!(measurement.refusals().collect::<Vec<_>>(), [], "{op}");
-        assert_eq!(measurement.ranking().len(), Candidate::shipped(&op).len(), "{op}");
+        let fitting = Candidate::shipped(&op).into_iter().filter(|candidate| candidate.fits(arch));
+        assert_eq!(measurement.ranking().len(), fitting.count(), "{op}");
         assert!(measurement.error.unwrap() > 0.0, "{op}: inputs without any rounding test nothing");
         assert!(measurement.choice().is_some() && measurement.least_bytes > 0, "{op}");
         println!("{op}: {:?}, error {:?}", measurement.ranking(), measurement.error);
@@ -87,7 +89,7 @@ fn products_by_tcgen05_are_accepted() {
     }
     let candidates = |op: &TunedOp| -> Vec<Candidate> {
         let all = Candidate::shipped(op).into_iter();
-        all.filter(|candidate| ["split32x64", "tcgen32x256"].contains(&candidate.variant.name)).collect()
+        all.filter(|candidate| ["split32x64", "tcgen32x256"].contains(&candidate.name)).collect()
     };
     let ops = [
         op(Product::Linear, Format::Bf16, [24, 272], 1, Bucket::Above),
@@ -99,6 +101,48 @@ fn products_by_tcgen05_are_accepted() {
         assert!(measurement.micros("tcgen32x256").is_some(), "{}", measurement.op);
     }
     assert_eq!(tuned.measurements.len(), ops.len());
+}
+
+/// Products of rows in 4-bit floats: few and many slots of a block have the same bits on both families of Blackwell, and what computes something else
+/// is refused.
+#[test]
+fn slots_of_panels_are_tuned_and_wrong_ones_refused() {
+    for (arch, format, terms, many) in
+        [(Arch::Sm120a, Format::Nvfp4, 3, "slots32"), (Arch::Sm100a, Format::Mxfp4, 1, "slots256")]
+    {
+        let Some(mut open) = shipped_device_of(arch) else { return };
+        if on_gpu() {
+            return;
+        }
+        let in_terms =
+            |product, shape, count| TunedOp { terms, ..op(product, format, shape, count, Bucket::UpTo16) };
+        let ops = [in_terms(Product::Swiglu, [40, 288], 3), in_terms(Product::Linear, [136, 64], 1)];
+        let tuned = tune_ops(&ops, &mut open, &Candidate::shipped);
+        assert_eq!(tuned.measurements.len(), ops.len());
+        for measurement in &tuned.measurements {
+            let op = measurement.op;
+            assert_eq!(measurement.refusals().collect::<Vec<_>>(), [], "{op}");
+            let mut names: Vec<&str> = measurement.ranking().iter().map(|(name, _)| *name).collect();
+            names.sort_unstable();
+            assert_eq!((names, measurement.default.as_str()), (vec![many, "slots8"], many), "{op}");
+            assert!(measurement.error.unwrap() > 0.0 && measurement.least_bytes > 0, "{op}");
+            println!("{op}: {:?}, error {:?}", measurement.ranking(), measurement.error);
+        }
+    }
+    let mut open = || {
+        let mut stream = Stream::new(TestDriver::new(Arch::Sm120a, None).unwrap())?;
+        let mut program = Program::new(&fp4_linear::KERNEL, Arch::Sm120a).unwrap();
+        let (right, wrong) = ("lane / 4 + lane % 2 * 8", "lane / 4");
+        assert!(program.text.contains(right));
+        program.text = program.text.replace(right, wrong);
+        stream.load_program(&program)?;
+        Ok(stream)
+    };
+    let ops = [TunedOp { terms: 3, ..op(Product::Linear, Format::Nvfp4, [136, 64], 1, Bucket::UpTo16) }];
+    let tuned = tune_ops(&ops, &mut open, &Candidate::shipped);
+    let refused: Vec<(&str, &str)> = tuned.measurements[0].refusals().collect();
+    assert!(refused.len() == 2 && refused[0].1.contains("f32 kernel"), "{refused:?}");
+    assert_eq!(tuned.measurements[0].choice(), None);
 }
 
 #[test]
@@ -330,7 +374,7 @@ impl Plant {
             false => Variant { name: self.name, warp_tiles: 1, rows: 8, schedule: Schedule::Split },
             true => Variant { name: self.name, ..*Variant::named("wgmma32x64").unwrap() },
         };
-        Candidate { variant, function: self.function }
+        Candidate::of_tiles(variant, self.function)
     }
 }
 
@@ -367,7 +411,7 @@ fn planted_wrong_variants_are_refused() {
         let tuned = tune_ops(&ops, &mut open, &candidates);
         let measurement = &tuned.measurements[0];
         for shipped in Candidate::shipped(&measurement.op) {
-            assert!(measurement.micros(shipped.variant.name).is_some(), "{}", shipped.variant.name);
+            assert!(measurement.micros(shipped.name).is_some(), "{}", shipped.name);
         }
         for plant in plants {
             let refusal = measurement.refusals().find(|(name, _)| *name == plant.name);
@@ -474,9 +518,9 @@ pub(super) fn identity() -> Identity {
 
 /// A measurement in which one variant is fastest.
 pub(super) fn made_up(op: TunedOp, fastest: &str) -> Measurement {
-    let tried = |variant: &Variant| Tried {
-        variant: variant.name.into(),
-        micros: Some(if variant.name == fastest { 50.0 } else { 100.0 }),
+    let tried = |name: &str| Tried {
+        variant: name.into(),
+        micros: Some(if name == fastest { 50.0 } else { 100.0 }),
         refused: None,
     };
     Measurement {
@@ -485,7 +529,7 @@ pub(super) fn made_up(op: TunedOp, fastest: &str) -> Measurement {
         num_slots: 8,
         least_bytes: 41_000_000,
         default: Variant::preferred(8).name.into(),
-        tried: Candidate::shipped(&op).iter().map(|candidate| tried(&candidate.variant)).collect(),
+        tried: Candidate::shipped(&op).iter().map(|candidate| tried(candidate.name)).collect(),
         vendor: None,
         error: Some(1e-6),
         copy_bandwidth: 4.1e12,

@@ -16,6 +16,7 @@ fn op(product: Product, [out_features, in_features]: [usize; 2]) -> TunedOp {
         out_features,
         in_features,
         count: 1,
+        terms: 0,
     }
 }
 

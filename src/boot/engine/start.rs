@@ -50,7 +50,8 @@ pub fn start_engine(
         }
         BackendChoice::Cuda(gpu) => {
             let (ranks, groups) = (gpu.ranks(), options.parallelism.expert_groups);
-            let ops = tuned_ops(&Inventory::take(checkpoint, &blueprint), &blueprint, ranks, groups);
+            let inventory = Inventory::take(checkpoint, &blueprint);
+            let ops = tuned_ops(&inventory, &blueprint, options.fp4_activations, ranks, groups);
             let tuning = &mut |done, total| progress(EngineProgress::Tuning { done, total });
             let meter = Arc::<UploadMeter>::default();
             let OpenGpus { backends, watched, reach_each_other } =

@@ -292,7 +292,7 @@ impl<D: Driver> CudaBackend<D> {
 
     /// The two products of experts whose rows are in 4-bit floats, in three launches if all of them are alike.
     fn swiglu_in_fp4(&mut self, all: &[Ffn<'_>]) -> Result<(), OpError> {
-        let stream = &mut self.stream;
+        let (stream, choices) = (&mut self.stream, &self.choices);
         let (mut firsts, mut seconds): (Vec<fp4::Part<'_>>, Vec<fp4::Part<'_>>) = (Vec::new(), Vec::new());
         let mut rows: Vec<FormedRows> = Vec::new();
         for ffn in all {
@@ -303,7 +303,9 @@ impl<D: Driver> CudaBackend<D> {
                     // Of few rows in the blocks of the routed experts: a launch less counts more than their time.
                     let joined =
                         firsts.first().map(|routed| routed.tile_rows).filter(|_| rows <= JOINED_ROWS);
-                    let tile_rows = joined.unwrap_or_else(|| fp4::tile_rows(stream.arch(), input.form, rows));
+                    let tile_rows = joined.unwrap_or_else(|| {
+                        choices.panel_slots(stream.arch(), [gate_up, down], input.form, rows)
+                    });
                     (tiled::Slots::Rows(rows, 0), tiled::Slots::Rows(rows, 0), tile_rows)
                 }
                 // Between the router and the second product are rows and the first one.

@@ -4,7 +4,7 @@ use super::CudaBackend;
 use crate::Arch;
 use crate::driver::Driver;
 use crate::kernels::experts::{self, TILE_ROWS};
-use crate::kernels::fp4::{self, LaunchForm, RowKind};
+use crate::kernels::fp4::{LaunchForm, RowKind};
 use crate::kernels::route::Held;
 use crate::packer::Packer;
 use crate::tuner::Choices;
@@ -107,9 +107,8 @@ impl Experts {
         match &self.weights {
             SwigluMatrices::Rows(_) => TILE_ROWS,
             SwigluMatrices::Tiles { gate_up, down } => choices.pair(gate_up, down, num_slots)[0].rows,
-            SwigluMatrices::Panels { gate_up, forms: [input, _], .. } => {
-                let form = LaunchForm::of(*input, kind).form;
-                fp4::tile_rows(arch, form, num_slots.div_ceil(gate_up.count))
+            SwigluMatrices::Panels { gate_up, down, forms: [input, _] } => {
+                choices.panel_slots(arch, [gate_up, down], LaunchForm::of(*input, kind).form, num_slots)
             }
         }
     }

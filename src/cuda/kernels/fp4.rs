@@ -165,11 +165,47 @@ pub fn tile_rows(arch: Arch, form: ActivationForm, slots_of_matrix: usize) -> us
 }
 
 /// The functions of a product.
-pub(super) struct Functions {
+pub(crate) struct Functions {
     /// By `mma.sync`.
     pub(super) mma: &'static [&'static str; FUNCTIONS],
     /// By `tcgen05.mma`.
     pub(super) tcgen05: &'static [&'static str; FUNCTIONS],
+}
+
+/// A function of a product, for a form of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Function {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Slots of a block or a pair of blocks.
+    pub(crate) slots: usize,
+    /// Architectures that have it.
+    pub(crate) archs: &'static [Arch],
+}
+
+impl Functions {
+    /// Those of a form: for few slots and for many, by `mma.sync`, then by `tcgen05.mma`.
+    pub(crate) fn of(&self, form: ActivationForm) -> [Function; 4] {
+        let first = 2 * index_of(form);
+        let function = |cores: Cores, is_few: bool| {
+            let (names, archs) = match cores {
+                Cores::Mma => (self.mma, MMA_ARCHS),
+                Cores::Tcgen05 => (self.tcgen05, TCGEN05_ARCHS),
+            };
+            let slots = if is_few { FEW } else { cores.many(form.num_terms()) };
+            Function { name: names[first + usize::from(!is_few)], slots, archs }
+        };
+        [(Cores::Mma, true), (Cores::Mma, false), (Cores::Tcgen05, true), (Cores::Tcgen05, false)]
+            .map(|(cores, is_few)| function(cores, is_few))
+    }
+}
+
+/// Place of a form among those that have functions.
+fn index_of(form: ActivationForm) -> usize {
+    match form {
+        ActivationForm::Nvfp4 { .. } => form.num_terms() - 1,
+        ActivationForm::Mxfp4 => MAX_TERMS,
+    }
 }
 
 /// Which instruction multiplies.
@@ -313,10 +349,6 @@ pub(super) fn launch<D: Driver>(
     let is_few = slots == FEW;
     let cores = Cores::of(stream.arch());
     expect("moe", &[if is_few { FEW } else { cores.many(terms) }], &[slots])?;
-    let of_form = match form {
-        ActivationForm::Nvfp4 { .. } => terms - 1,
-        ActivationForm::Mxfp4 => MAX_TERMS,
-    };
     let names = match cores {
         Cores::Mma => functions.mma,
         Cores::Tcgen05 => functions.tcgen05,
@@ -334,5 +366,5 @@ pub(super) fn launch<D: Driver>(
         threads: cores.threads(),
         shared_bytes: cores.shared_bytes(first.matrix.format, terms * slots, slots) as u32,
     };
-    stream.launch(names[2 * of_form + usize::from(!is_few)], shape, &params)
+    stream.launch(names[2 * index_of(form) + usize::from(!is_few)], shape, &params)
 }

@@ -10,7 +10,8 @@ pub const KERNEL: Kernel =
     Kernel { archs: MMA_ARCHS, shared_bytes: fp4::max_shared_bytes, ..plain!("fp4_linear", &NAMES, 168) };
 
 const NAMES: [&str; FUNCTIONS] = fp4_names!("fp4_linear");
-const ALL: Functions = Functions { mma: &NAMES, tcgen05: &tcgen05_linear::NAMES };
+/// Its functions on all architectures.
+pub(crate) const ALL: Functions = Functions { mma: &NAMES, tcgen05: &tcgen05_linear::NAMES };
 
 /// Enqueues `y = W x` of all slots of one or two parts, y in f32.
 pub fn launch<D: Driver>(stream: &mut Stream<D>, parts: &[Part<'_>]) -> Result<(), OpError> {

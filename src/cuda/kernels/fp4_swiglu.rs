@@ -10,7 +10,8 @@ pub const KERNEL: Kernel =
     Kernel { archs: MMA_ARCHS, shared_bytes: fp4::max_shared_bytes, ..plain!("fp4_swiglu", &NAMES, 168) };
 
 const NAMES: [&str; FUNCTIONS] = fp4_names!("fp4_swiglu");
-const ALL: Functions = Functions { mma: &NAMES, tcgen05: &tcgen05_swiglu::NAMES };
+/// Its functions on all architectures.
+pub(crate) const ALL: Functions = Functions { mma: &NAMES, tcgen05: &tcgen05_swiglu::NAMES };
 
 /// Enqueues `y = silu(gate x) * up x` of all slots of one or two parts, whose matrices are pairs of gate and up, and whose rows of y are in
 /// 4-bit floats.

@@ -9,14 +9,18 @@ use super::measurement::Measurement;
 use super::op::{Product, TunedOp};
 use super::table::{Lost, Table};
 use crate::Arch;
+use crate::kernels::fp4;
 use crate::kernels::tiled::Variant;
-use crate::weights::Tiled;
+use crate::weights::{Panels, Tiled};
+use perigee_numbers::quant::ActivationForm;
 
 /// Choices by op. They change speed, never a result: all variants give the same bits, but for the vendor's products
 /// ([`Choices::by_vendor`]).
 #[derive(Debug, Clone, Default)]
 pub struct Choices {
     measured: HashMap<TunedOp, Measured>,
+    /// Slots of a block of accepted candidates of panels, with their microseconds.
+    panels: HashMap<TunedOp, Vec<(usize, f64)>>,
     /// Functions that are not launched.
     lost: Vec<Lost>,
 }
@@ -50,7 +54,55 @@ impl Choices {
     /// The choices that follow from a table.
     pub fn of(table: &Table) -> Self {
         let of = |measurement: &Measurement| Some((measurement.op, Measured::of(measurement)?));
-        Self { measured: table.measurements.iter().filter_map(of).collect(), lost: table.lost.clone() }
+        let measurements = || table.measurements.iter();
+        let of_panels = |measurement: &Measurement| {
+            let form = measurement.op.form()?;
+            let candidates = Candidate::of_panels(measurement.op.product, form);
+            let accepted = candidates
+                .iter()
+                .filter_map(|candidate| Some((candidate.rows, measurement.micros(candidate.name)?)));
+            Some((measurement.op, accepted.collect()))
+        };
+        Self {
+            measured: measurements().filter_map(of).collect(),
+            panels: measurements().filter_map(of_panels).collect(),
+            lost: table.lost.clone(),
+        }
+    }
+
+    /// Slots of a block of both products of experts in panels, for so many slots of rows in a form: those of few or of many slots, as
+    /// [`Self::pair`].
+    pub(crate) fn panel_slots(
+        &self,
+        arch: Arch,
+        [gate_up, down]: [&Panels; 2],
+        form: ActivationForm,
+        num_slots: usize,
+    ) -> usize {
+        let default = fp4::tile_rows(arch, form, num_slots.div_ceil(gate_up.count.max(1)));
+        let is_usable = |slots: usize| {
+            [Product::Swiglu, Product::Linear].into_iter().all(|product| {
+                let mut own = Candidate::of_panels(product, form).into_iter();
+                own.all(|one| one.rows != slots || !one.fits(arch) || one.is_usable(&self.lost))
+            })
+        };
+        let all = [1, usize::MAX].map(|slots| fp4::tile_rows(arch, form, slots));
+        let usable = || std::iter::once(default).chain(all).filter(|slots| is_usable(*slots));
+        let measured = |product, panels| {
+            self.panels.get(&TunedOp::of_panels(product, panels, form.num_terms(), num_slots))
+        };
+        let (first, second) = (measured(Product::Swiglu, gate_up), measured(Product::Linear, down));
+        let both = first.zip(second);
+        let time = |slots: usize| {
+            let of = |times: &[(usize, f64)]| times.iter().find(|time| time.0 == slots).map(|time| time.1);
+            both.and_then(|(first, second)| Some((slots, of(first)? + of(second)?)))
+        };
+        let best = usable().filter_map(time).min_by(|a, b| a.1.total_cmp(&b.1));
+        match (usable().find(|slots| *slots == default).and_then(time), best) {
+            (Some(usual), Some(best)) if best.1 >= usual.1 * (1.0 - MARGIN) => default,
+            (_, Some((slots, _))) => slots,
+            (_, None) => usable().next().unwrap_or(default),
+        }
     }
 
     /// The default of so many rows if its blocks have them, else the first usable variant whose blocks do, and that every architecture can
@@ -126,6 +178,7 @@ mod tests {
     use bytemuck::Zeroable;
 
     use super::super::measurement::tests::measurement;
+    use super::super::op::Bucket;
     use super::super::table::Identity;
     use super::*;
     use crate::weights::{Format, TiledWeight};
@@ -164,6 +217,37 @@ mod tests {
         assert_eq!(name(Product::Swiglu, 1), "split16x8");
         let other = Tiled { in_features: 256, ..matrix() };
         assert_eq!(choices.variant(Product::Linear, &other, 1).name, "split16x8");
+    }
+
+    #[test]
+    fn panels_have_the_slots_that_both_products_are_fastest_with() {
+        let weight = crate::weights::PanelWeight::zeroed();
+        let format = crate::weights::PanelFormat::Nvfp4;
+        let panels = Panels { format, out_features: 64, in_features: 128, count: 4, weight };
+        let form = ActivationForm::Nvfp4 { scale: 1.0, terms: 3 };
+        let slots = |table: &Table, arch, num_slots| {
+            Choices::of(table).panel_slots(arch, [&panels, &panels], form, num_slots)
+        };
+        let mut table = empty();
+        // Of few slots of an expert few, and without a measurement many of more.
+        assert_eq!([32, 33].map(|count| slots(&table, Arch::Sm120a, count)), [8, 32]);
+        assert_eq!(slots(&table, Arch::Sm100a, 33), 64);
+        let of = |product, few, many, bucket| {
+            let measured = measurement(product, &[("slots8", few), ("slots32", many)], &[]);
+            let op = TunedOp { rows: bucket, terms: 3, ..measured.op };
+            Measurement { op, default: "slots32".into(), ..measured }
+        };
+        table.add(vec![
+            of(Product::Swiglu, 4.0, 6.0, Bucket::UpTo16),
+            of(Product::Linear, 5.0, 4.0, Bucket::UpTo16),
+        ]);
+        assert_eq!(slots(&table, Arch::Sm120a, 64), 8);
+        assert_eq!(slots(&table, Arch::Sm120a, 65), 32);
+        // Within the margin the default stays.
+        table.add(vec![of(Product::Swiglu, 4.9, 6.0, Bucket::UpTo16)]);
+        assert_eq!(slots(&table, Arch::Sm120a, 64), 32);
+        table.lose("fp4_linear_nvfp4x3_32", String::new());
+        assert_eq!(slots(&table, Arch::Sm120a, 64), 8);
     }
 
     #[test]

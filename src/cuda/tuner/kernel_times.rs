@@ -8,10 +8,10 @@ use super::numerics::Output;
 use super::op::{Bucket, Product, TunedOp};
 use super::problem::Problem;
 use super::table::Lost;
-use super::{Effort, TuneError, fp4_times, timing};
+use super::{Effort, TuneError, timing};
 use crate::attention::KvUpType;
 use crate::kernels::ahead::Ahead;
-use crate::weights::Format;
+use crate::weights::{Format, MAX_TERMS, PanelFormat};
 use crate::{Addresses, Attention, AttentionCapacity, Driver, KvUp, Stream};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::{Activations, BlockId, CacheDtype, CacheShape, MlaShape, OpError, StepPlan, TokenSource};
@@ -46,6 +46,7 @@ impl BenchSizes {
             out_features,
             in_features,
             count,
+            terms: 0,
         };
         let linear = |shape| product(Product::Linear, Format::Bf16, shape, 1);
         Self {
@@ -187,7 +188,7 @@ fn product_name(op: &TunedOp) -> String {
     format!("{} {} {out_features}x{in_features}{experts}", product.name(), format.name())
 }
 
-/// A product at every number of rows.
+/// A product at every number of rows, and with rows in every form of 4-bit floats that its weights meet on this device.
 fn products<D: Driver>(
     stream: &mut Stream<D>,
     op: &TunedOp,
@@ -197,41 +198,45 @@ fn products<D: Driver>(
 ) -> Result<Vec<KernelTime>, OpError> {
     let most = rows.iter().max().copied().unwrap_or(0) * top_k;
     let mut problem = Problem::with_panels(stream, &[*op], effort.max_weight_bytes, most, 1, true)?;
-    let output = Output::new(stream, &problem)?;
     problem.rotate(stream, effort.rotation_bytes, effort.max_copies)?;
     let is_plain = op.count == 1 && op.product == Product::Linear && op.format == Format::Bf16;
-    let mut candidates = Candidate::shipped(&problem.op);
-    candidates.retain(|candidate| candidate.is_usable(lost) && candidate.variant.fits(stream.arch()));
+    let most_terms = match problem.panels.first().map(|panels| panels.format) {
+        None => 0,
+        Some(PanelFormat::Nvfp4) => MAX_TERMS,
+        Some(PanelFormat::Mxfp4) => 1,
+    };
     let mut times = Vec::new();
-    for rows in rows {
-        let workload = problem.step(*rows, top_k);
-        let micros = timing::time(
-            stream,
-            &problem,
-            &workload,
-            &output,
-            &candidates.iter().collect::<Vec<_>>(),
-            effort,
-        )
-        .map_err(|error| match error {
-            TuneError::Lost { source, .. } | TuneError::Op(source) => source,
-        })?;
-        let weights = op.product.matrices() * problem.op.out_features * problem.op.in_features;
-        let time = |variant: &str, micros| KernelTime {
-            op: product_name(&problem.op),
-            rows: *rows,
-            variant: Some(variant.into()),
-            micros,
-            bytes: problem.least_bytes(&workload),
-            flop: 2 * (workload.num_slots * weights) as u64,
+    for terms in 0..=most_terms {
+        problem.set_terms(stream, terms)?;
+        let output = Output::new(stream, &problem)?;
+        let mut candidates = Candidate::shipped(&problem.op);
+        candidates.retain(|candidate| candidate.is_usable(lost) && candidate.fits(stream.arch()));
+        let name = match problem.op.form() {
+            Some(form) => format!("{}, rows in {}", product_name(&problem.op), form.name()),
+            None => product_name(&problem.op),
         };
-        let ours = micros.into_iter().zip(&candidates);
-        times.extend(ours.map(|(micros, candidate)| time(candidate.variant.name, micros)));
-        let vendor = if is_plain { vendor(stream, &problem, *rows, &output, effort)? } else { None };
-        times.extend(vendor.map(|micros| time(VENDOR, micros)));
-        for (form, slots, micros) in fp4_times::times(stream, &problem, &workload, output.rows(), effort)? {
-            let op = format!("{}, rows in {}", product_name(&problem.op), form.name());
-            times.push(KernelTime { op, ..time(&format!("{slots} slots"), micros) });
+        for rows in rows {
+            let workload = problem.step(*rows, top_k);
+            let all = candidates.iter().collect::<Vec<_>>();
+            let micros = timing::time(stream, &problem, &workload, &output, &all, effort).map_err(
+                |error| match error {
+                    TuneError::Lost { source, .. } | TuneError::Op(source) => source,
+                },
+            )?;
+            let weights = op.product.matrices() * problem.op.out_features * problem.op.in_features;
+            let time = |variant: &str, micros| KernelTime {
+                op: name.clone(),
+                rows: *rows,
+                variant: Some(variant.into()),
+                micros,
+                bytes: problem.least_bytes(&workload),
+                flop: 2 * (workload.num_slots * weights) as u64,
+            };
+            let ours = micros.into_iter().zip(&candidates);
+            times.extend(ours.map(|(micros, candidate)| time(candidate.name, micros)));
+            let of_vendor = is_plain && terms == 0;
+            let vendor = if of_vendor { vendor(stream, &problem, *rows, &output, effort)? } else { None };
+            times.extend(vendor.map(|micros| time(VENDOR, micros)));
         }
     }
     Ok(times)

@@ -116,6 +116,7 @@ pub(super) mod tests {
             out_features: 64,
             in_features: 128,
             count: 4,
+            terms: 0,
         };
         let timed = times.iter().map(|(name, micros)| Tried {
             variant: (*name).into(),

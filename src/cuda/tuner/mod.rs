@@ -18,7 +18,6 @@ mod vendor;
 mod measurement;
 mod table;
 mod choices;
-mod fp4_times;
 mod kernel_times;
 
 use std::time::{Duration, Instant};
@@ -30,8 +29,9 @@ pub use measurement::{Measurement, Tried};
 pub use op::{Bucket, Product, TunedOp};
 pub use table::{Identity, Lost, Table};
 
+use super::kernels::fp4;
 use super::kernels::tiled::Variant;
-use super::{Driver, DriverError, Stream};
+use super::{Arch, Driver, DriverError, Stream};
 use numerics::{Output, Verdict};
 use perigee_ops::OpError;
 use problem::Problem;
@@ -152,7 +152,7 @@ pub fn tune<D: Driver>(
         let (mut bench, mut left) = (None, ops.len());
         for op in &ops {
             let mut candidates = candidates(op);
-            candidates.retain(|candidate| candidate.variant.fits(stream.arch()));
+            candidates.retain(|candidate| candidate.fits(stream.arch()));
             if candidates.is_empty() {
                 tracing::error!(%op, "every variant of a kernel has lost the device before");
                 tuned.without_variant += 1;
@@ -198,6 +198,14 @@ fn by_product(ops: &[TunedOp]) -> Vec<Vec<TunedOp>> {
     all
 }
 
+/// Name of the candidate that is taken without a measurement.
+fn default_of(op: &TunedOp, arch: Arch, rows: usize) -> &'static str {
+    match op.form() {
+        Some(form) => candidate::slots_name(fp4::tile_rows(arch, form, rows)),
+        None => Variant::preferred(rows).name,
+    }
+}
+
 /// Measures one of the ops of a product; `None` past the deadline. The first call makes what all of them share.
 fn measure<D: Driver>(
     stream: &mut Stream<D>,
@@ -232,7 +240,7 @@ fn measure<D: Driver>(
     let workload = problem.workload(rows);
     let mut times = timing::time(stream, problem, &workload, output, &accepted, effort)?.into_iter();
     let tried = candidates.iter().zip(refused).map(|(candidate, refused)| Tried {
-        variant: candidate.variant.name.into(),
+        variant: candidate.name.into(),
         micros: if refused.is_none() { times.next() } else { None },
         refused,
     });
@@ -246,7 +254,7 @@ fn measure<D: Driver>(
         measured: problem.op,
         num_slots: workload.num_slots,
         least_bytes: problem.least_bytes(&workload),
-        default: Variant::preferred(rows).name.into(),
+        default: default_of(op, stream.arch(), rows).into(),
         tried,
         vendor,
         error: error.is_finite().then_some(error),

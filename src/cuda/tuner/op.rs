@@ -4,7 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::weights::{Format, Tiled};
+use crate::weights::{Format, PanelFormat, Panels, Tiled};
+use perigee_numbers::quant::ActivationForm;
+
+/// Scale of the tensor of rows of variance 1: the largest value without saturation is 43.
+const SCALE: f32 = 0.016;
 
 /// A kernel with variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -123,6 +127,13 @@ pub struct TunedOp {
     pub in_features: usize,
     /// Number of matrices, or of pairs of them: experts.
     pub count: usize,
+    /// Terms of rows in 4-bit floats, of weights in panels; 0: rows in bf16, of weights in tiles.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub terms: usize,
+}
+
+fn is_zero(terms: &usize) -> bool {
+    *terms == 0
 }
 
 impl TunedOp {
@@ -135,6 +146,41 @@ impl TunedOp {
             out_features: matrix.out_features,
             in_features: matrix.in_features,
             count: matrix.count,
+            terms: 0,
+        }
+    }
+
+    /// The op of a product with panels of `num_slots` rows in so many terms.
+    pub(super) fn of_panels(product: Product, panels: &Panels, terms: usize, num_slots: usize) -> Self {
+        Self {
+            rows: Bucket::of(num_slots.div_ceil(panels.count.max(1))),
+            product,
+            format: match panels.format {
+                PanelFormat::Nvfp4 => Format::Nvfp4,
+                PanelFormat::Mxfp4 => Format::Mxfp4,
+            },
+            out_features: panels.out_features,
+            in_features: panels.in_features,
+            count: panels.count,
+            terms,
+        }
+    }
+
+    /// Form of rows in 4-bit floats with roughly normal values, if the op has such rows.
+    pub(super) fn form(&self) -> Option<ActivationForm> {
+        self.form_of(SCALE)
+    }
+
+    /// Form of the rows of y, if they are in 4-bit floats: of the first product, whose outliers are multiplied with one another.
+    pub(super) fn inner_form(&self) -> Option<ActivationForm> {
+        self.form_of(16.0 * SCALE).filter(|_| self.product == Product::Swiglu)
+    }
+
+    fn form_of(&self, scale: f32) -> Option<ActivationForm> {
+        match self.format {
+            _ if self.terms == 0 => None,
+            Format::Mxfp4 => Some(ActivationForm::Mxfp4),
+            _ => Some(ActivationForm::Nvfp4 { scale, terms: self.terms as u8 }),
         }
     }
 
@@ -172,9 +218,10 @@ impl TunedOp {
 
 impl fmt::Display for TunedOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rows, product, format, out_features, in_features, count } = self;
+        let Self { rows, product, format, out_features, in_features, count, terms } = self;
         let (product, format, rows) = (product.name(), format.name(), rows.name());
-        write!(f, "{product}-{format}-{out_features}x{in_features}-x{count}-rows{rows}")
+        write!(f, "{product}-{format}-{out_features}x{in_features}-x{count}-rows{rows}")?;
+        if *terms > 0 { write!(f, "-terms{terms}") } else { Ok(()) }
     }
 }
 
@@ -184,7 +231,7 @@ mod tests {
 
     fn op(out_features: usize, count: usize) -> TunedOp {
         let (rows, product, format) = (Bucket::UpTo8, Product::Swiglu, Format::Nvfp4);
-        TunedOp { rows, product, format, out_features, in_features: 7168, count }
+        TunedOp { rows, product, format, out_features, in_features: 7168, count, terms: 0 }
     }
 
     #[test]
@@ -215,5 +262,9 @@ mod tests {
         assert_eq!(op(2048, 384).to_string(), "swiglu-nvfp4-2048x7168-x384-rows1-8");
         let json = serde_json::to_string(&op(2048, 384)).unwrap();
         assert_eq!(serde_json::from_str::<TunedOp>(&json).unwrap(), op(2048, 384), "{json}");
+        let in_terms = TunedOp { terms: 3, ..op(2048, 384) };
+        assert_eq!(in_terms.to_string(), "swiglu-nvfp4-2048x7168-x384-rows1-8-terms3");
+        let json = serde_json::to_string(&in_terms).unwrap();
+        assert_eq!(serde_json::from_str::<TunedOp>(&json).unwrap(), in_terms, "{json}");
     }
 }

@@ -2,6 +2,7 @@
 //! blocks of zeros.
 
 use super::op::{Product, TunedOp};
+use crate::kernels::fp4_rows;
 use crate::kernels::linear::{self, Output};
 use crate::kernels::route::{self, Held, Worklist};
 use crate::kernels::row_panels;
@@ -10,7 +11,7 @@ use crate::packer::Packer;
 use crate::stream::Buffer;
 use crate::weights::{Format, Matrix, Panels, Tiled};
 use crate::{Driver, Stream};
-use perigee_numbers::quant::{PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
+use perigee_numbers::quant::{ActivationForm, PackedFormat, PackedMatrix, StoredMatrix, TensorScale};
 use perigee_numbers::tensor::{Dtype, ElementType, TensorView};
 use perigee_ops::OpError;
 
@@ -153,6 +154,8 @@ pub(super) struct Problem {
     exact: Vec<Vec<Matrix>>,
     x: Buffer,
     x_exact: Buffer,
+    /// Rows of x in the op's form of 4-bit floats, which [`Problem::set_terms`] makes.
+    x_coded: Buffer,
     /// Most slots of a workload.
     pub(super) max_slots: usize,
 }
@@ -167,7 +170,8 @@ impl Problem {
         least_slots: usize,
         seed: u64,
     ) -> Result<Self, OpError> {
-        Self::with_panels(stream, ops, max_bytes, least_slots, seed, false)
+        let in_panels = ops.iter().any(|op| op.terms > 0);
+        Self::with_panels(stream, ops, max_bytes, least_slots, seed, in_panels)
     }
 
     /// The same, if `in_panels` with the weights in panels too.
@@ -221,6 +225,7 @@ impl Problem {
             exact,
             x: Buffer::NONE,
             x_exact: Buffer::NONE,
+            x_coded: Buffer::NONE,
             max_slots: 0,
         };
         let rows = ops.iter().flat_map(|op| op.rows.rows(routed));
@@ -239,7 +244,41 @@ impl Problem {
         let x_exact: Vec<f32> = bits.map(|bits| f32::from_bits(bits << 16)).collect();
         problem.x = stream.store(WHAT, &x)?;
         problem.x_exact = stream.store(WHAT, &x_exact)?;
+        problem.set_terms(stream, op.terms)?;
         Ok(problem)
+    }
+
+    /// Makes rows of x in so many terms of 4-bit floats for the products that follow, or in none.
+    pub(super) fn set_terms<D: Driver>(
+        &mut self,
+        stream: &mut Stream<D>,
+        terms: usize,
+    ) -> Result<(), OpError> {
+        /// Rows of a launch.
+        const ROWS: usize = 1 << 15;
+        self.op.terms = terms;
+        let Some(form) = self.op.form() else { return Ok(()) };
+        let (columns, stride) = (self.op.in_features, fp4_rows::row_bytes(self.op.in_features, terms));
+        let num_rows = self.max_slots.div_ceil(self.slots_per_row());
+        self.x_coded = stream.allocate(WHAT, num_rows * stride)?;
+        for first in (0..num_rows).step_by(ROWS) {
+            let x = Rows { address: self.x_exact.address + (4 * first * columns) as u64, stride: columns };
+            let to = self.x_coded.address + (first * stride) as u64;
+            fp4_rows::launch(stream, &[form.into()], ROWS.min(num_rows - first), columns, x, &[to])?;
+        }
+        Ok(())
+    }
+
+    /// Rows of x in 4-bit floats, with a stride in bytes.
+    pub(super) fn coded(&self) -> Option<(ActivationForm, Rows)> {
+        let form = self.op.form()?;
+        let stride = fp4_rows::row_bytes(self.op.in_features, form.num_terms());
+        Some((form, Rows { address: self.x_coded.address, stride }))
+    }
+
+    /// Copies of the weights that a launch may read.
+    pub(super) fn num_copies(&self) -> usize {
+        self.copies.len()
     }
 
     /// Copies the weights until they, with copies, are `bytes` or there are `most` of them.
@@ -321,11 +360,6 @@ impl Problem {
         Rows { address: self.x.address, stride: self.op.in_features }
     }
 
-    /// The same in f32.
-    pub(super) fn x_exact(&self) -> Rows {
-        Rows { address: self.x_exact.address, stride: self.op.in_features }
-    }
-
     /// Bytes that a launch has to move at least: weights of experts with slots, inputs, outputs.
     pub(super) fn least_bytes(&self, workload: &Workload) -> u64 {
         let active = match &workload.chosen {
@@ -337,8 +371,16 @@ impl Problem {
                 experts.len()
             }
         };
-        let inputs = 2 * workload.num_slots.div_ceil(self.slots_per_row()) * self.op.in_features;
-        let outputs = self.op.product.value_bytes() * workload.num_slots * self.op.out_features;
+        let num_rows = workload.num_slots.div_ceil(self.slots_per_row());
+        let (values, columns) = (workload.num_slots * self.op.out_features, self.op.in_features);
+        let (inputs, outputs) = match (self.op.terms, self.op.product) {
+            (0, product) => (2 * num_rows * columns, product.value_bytes() * values),
+            (terms, Product::Linear) => (num_rows * fp4_rows::row_bytes(columns, terms), 4 * values),
+            (terms, Product::Swiglu) => {
+                let inner = fp4_rows::row_bytes(self.op.out_features, terms);
+                (num_rows * fp4_rows::row_bytes(columns, terms), workload.num_slots * inner)
+            }
+        };
         (active * self.op.expert_bytes() + inputs + outputs) as u64
     }
 

@@ -26,19 +26,18 @@ pub(super) fn time<D: Driver>(
 ) -> Result<Vec<f64>, TuneError> {
     let mut graphs = Vec::new();
     for candidate in candidates {
-        let list = problem.worklist(stream, workload, candidate.variant.rows)?;
+        let list = problem.worklist(stream, workload, candidate.rows)?;
         let slots = problem.slots(workload, list.as_ref());
         stream.driver().begin_capture()?;
         let mut recorded = Ok(());
-        for matrix in &problem.copies {
-            recorded =
-                recorded.and_then(|()| candidate.launch(stream, matrix, slots, [problem.x(), output.rows()]));
+        for copy in 0..problem.num_copies() {
+            recorded = recorded.and_then(|()| candidate.launch(stream, problem, copy, slots, output.rows()));
         }
         let graph = stream.driver().end_capture();
         recorded?;
         graphs.push(graph?);
     }
-    let times = replayed(stream, &graphs, problem.copies.len(), effort);
+    let times = replayed(stream, &graphs, problem.num_copies(), effort);
     times.map_err(|(at, error)| TuneError::of(candidates[at], error))
 }
 

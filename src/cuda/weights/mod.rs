@@ -10,5 +10,5 @@ pub use panels::{PanelFormat, PanelWeight, Panels};
 pub use tiles::{Tiled, TiledWeight};
 
 pub(super) use matrix::{Layout, Pieces, scale_bytes};
-pub(super) use panels::{MAX_TERMS, PANEL_ROWS, STAGE, row_bytes};
+pub(super) use panels::{MAX_TERMS, PANEL_ROWS, STAGE, decode_row, row_bytes};
 pub(super) use tiles::{TILE, UNIT, tile_bytes};

@@ -3,7 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use perigee_numbers::quant::{ActivationForm, PackedFormat};
+use perigee_numbers::quant::{ActivationForm, PackedFormat, fp4, fp8};
 
 /// Outputs of a panel.
 pub(crate) const PANEL_ROWS: usize = 128;
@@ -54,6 +54,26 @@ impl PanelFormat {
 /// Bytes of a row of so many values in `terms` terms.
 pub(crate) const fn row_bytes(columns: usize, terms: usize) -> usize {
     terms * columns.div_ceil(STAGE) * COLUMN_BYTES
+}
+
+/// The values of a row of so many values in 4-bit floats.
+pub(crate) fn decode_row(form: ActivationForm, row: &[u8], columns: usize) -> Vec<f32> {
+    let mut values = vec![0.0f32; columns];
+    let column_bytes = columns.div_ceil(STAGE) * COLUMN_BYTES;
+    for (term, bytes) in form.term_scales().zip(row.chunks_exact(column_bytes)) {
+        for (stage, values) in bytes.chunks_exact(COLUMN_BYTES).zip(values.chunks_mut(STAGE)) {
+            let (codes, scales) = stage.split_at(STAGE / 2);
+            for (k, value) in values.iter_mut().enumerate() {
+                let scale = scales[k / form.block()];
+                let scale = match form {
+                    ActivationForm::Nvfp4 { .. } => fp8::decode_e4m3(scale),
+                    ActivationForm::Mxfp4 => fp8::decode_e8m0(scale),
+                };
+                *value += fp4::decode_e2m1(codes[k / 2] >> (4 * (k % 2)) & 15) * scale * term.scale;
+            }
+        }
+    }
+    values
 }
 
 /// `PanelWeight` in the source.
