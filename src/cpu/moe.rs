@@ -158,7 +158,7 @@ struct Group {
     /// Layout of its inputs, and first word of the packed ones.
     input: RowLayout,
     input_start: usize,
-    /// The same of the hidden rows.
+    /// Layout of its hidden rows, and first word of the packed ones.
     hidden: RowLayout,
     hidden_start: usize,
 }

@@ -13,7 +13,7 @@ use perigee_numbers::quant::fp4::E2M1_MAX;
 /// Largest magnitudes below this count as zero: their inverse would overflow.
 const SMALLEST_PEAK: f32 = 1e-32;
 
-/// What one of the first plane is worth in ones of the second.
+/// Units of the second plane in one of the first.
 const PLANE: f32 = 128.0;
 
 /// The planes of one step of a row, as many as its format has.

@@ -666,7 +666,7 @@ fn differing_rows(stored: &Stored, activations: Activations, isa: Isa, allowed: 
     differing
 }
 
-/// What is next to plain weights is too: matrices of one expert in several formats, panels that hold codes as f32.
+/// Rows of 4-bit floats beside plain weights too: matrices of one expert in several formats, panels that hold codes as f32.
 fn in_mixed_formats(mut stored: Stored, plain: &[usize]) -> Stored {
     let mut rng = fastrand::Rng::with_seed(8);
     for expert in stored.experts.iter_mut().chain([&mut stored.shared]) {

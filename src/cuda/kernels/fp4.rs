@@ -139,7 +139,7 @@ macro_rules! fp4_names {
 }
 pub(super) use fp4_names;
 
-/// The same of products by pairs of blocks, with twice as many slots.
+/// Names of the functions of a product by pairs of blocks, which have twice as many slots.
 macro_rules! fp4_pair_names {
     ($kernel:literal) => {
         [
@@ -184,7 +184,7 @@ pub(crate) struct Function {
 }
 
 impl Functions {
-    /// Those of a form: for few slots and for many, by `mma.sync`, then by `tcgen05.mma`.
+    /// The functions of a form: for few slots and for many, by `mma.sync`, then by `tcgen05.mma`.
     pub(crate) fn of(&self, form: ActivationForm) -> [Function; 4] {
         let first = 2 * index_of(form);
         let function = |cores: Cores, is_few: bool| {

@@ -1,5 +1,6 @@
 //! Twin of `kernels/fp8_mla_decode.cu`: the items of [`super::mla_decode`] on the tensor cores of RTX PRO 6000 and RTX 50, in E4M3.
 
+use super::wgmma_mla_decode::{LATENT, ROPE, SPLITS, cluster_launch, function_of_codes};
 use crate::{Arch, Driver, Kernel, LaunchShape, Limits, Stream};
 use perigee_numbers::quant::CachedRowFormat;
 use perigee_ops::{CacheDtype, MlaShape, OpError};
@@ -10,12 +11,7 @@ const HEADS: usize = 32;
 const KEYS: usize = 32;
 /// Tiles of keys at once.
 const STAGES: usize = 3;
-/// Blocks of a cluster, each with a split of an item.
-pub const SPLITS: usize = super::wgmma_mla_decode::SPLITS;
 const THREADS: u32 = 256;
-/// The sizes that it is made for: C and R of every model of the family.
-const LATENT: usize = 512;
-const ROPE: usize = 64;
 
 /// The declaration.
 pub const KERNEL: Kernel = Kernel {
@@ -41,9 +37,7 @@ const fn shared_bytes(rope_codes: bool) -> u32 {
 
 /// The function for these sizes and rows of this type on this architecture, if there is one.
 pub fn function(shape: &MlaShape, arch: Arch, cache: CacheDtype) -> Option<&'static str> {
-    let CacheDtype::Fp8(format) = cache else { return None };
-    let fits = KERNEL.archs.contains(&arch) && (shape.kv_lora_rank, shape.qk_rope_head_dim) == (LATENT, ROPE);
-    fits.then(|| KERNEL.functions[usize::from(format.rope_codes)])
+    function_of_codes(&KERNEL, shape, arch, cache)
 }
 
 /// Rows of one sequence that a block takes at once, of so many heads each: rows that share keys.
@@ -61,10 +55,7 @@ pub fn clusters<D: Driver>(stream: &mut Stream<D>) -> Result<u32, OpError> {
 /// Shape of the launch of a function over passes of up to `max_items` items, where so many clusters run at once: each has an equal share of
 /// the items.
 pub fn launch(shape: &MlaShape, max_items: usize, clusters: u32) -> LaunchShape {
-    let groups = shape.num_heads.div_ceil(HEADS) as u32;
-    let clusters = (clusters / groups).min(max_items as u32).max(1);
-    let grid = [SPLITS as u32 * clusters, groups, 1];
-    LaunchShape { grid, threads: THREADS, shared_bytes: shared_bytes(false) }
+    cluster_launch(shape, HEADS, max_items, clusters, THREADS, shared_bytes(false))
 }
 
 #[cfg(test)]

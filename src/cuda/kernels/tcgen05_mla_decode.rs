@@ -1,7 +1,7 @@
 //! Twin of `kernels/tcgen05_mla_decode.cu`: the items of [`super::mla_decode`] on the tensor memory of B200 and B300.
 
 use super::fp4::TCGEN05_ARCHS;
-use super::wgmma_mla_decode::{HEADS, KEYS, LATENT, ROPE, SPLITS, cluster_launch};
+use super::wgmma_mla_decode::{HEADS, KEYS, LATENT, ROPE, SPLITS, cluster_launch, function_of_codes};
 use crate::{Arch, Driver, Kernel, LaunchShape, Limits, Stream};
 use perigee_ops::{CacheDtype, MlaShape, OpError};
 
@@ -36,9 +36,7 @@ const SHARED_BYTES: u32 = (STAGES * KEYS * (LATENT + 2 * ROPE + 4 + 8)
 
 /// The function for these sizes and rows of this type on this architecture, if there is one.
 pub fn function(shape: &MlaShape, arch: Arch, cache: CacheDtype) -> Option<&'static str> {
-    let CacheDtype::Fp8(format) = cache else { return None };
-    let fits = KERNEL.archs.contains(&arch) && (shape.kv_lora_rank, shape.qk_rope_head_dim) == (LATENT, ROPE);
-    fits.then(|| KERNEL.functions[usize::from(format.rope_codes)])
+    function_of_codes(&KERNEL, shape, arch, cache)
 }
 
 /// Clusters that run at once.
@@ -50,7 +48,7 @@ pub fn clusters<D: Driver>(stream: &mut Stream<D>) -> Result<u32, OpError> {
 
 /// Shape of the launch over passes of up to `max_items` items, where so many clusters run at once: each has an equal share of the items.
 pub fn launch(shape: &MlaShape, max_items: usize, clusters: u32) -> LaunchShape {
-    cluster_launch(shape, max_items, clusters, THREADS, SHARED_BYTES)
+    cluster_launch(shape, HEADS, max_items, clusters, THREADS, SHARED_BYTES)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What `tiled_linear.rs`, `tiled_swiglu.rs` and their forms of `wgmma` and `tcgen05` share: parameters, and the variants of one product.
+//! Parameters and variants of a product of tiles: shared by `tiled_linear.rs`, `tiled_swiglu.rs` and their forms of `wgmma` and `tcgen05`.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -46,6 +46,18 @@ pub fn function(shape: &MlaShape, arch: Arch, cache: CacheDtype) -> Option<&'sta
     KERNEL.functions.get(index).copied()
 }
 
+/// The function of a kernel that is for FP8 rows of these sizes alone: its first one with rope keys in bf16, its second one with codes.
+pub(super) fn function_of_codes(
+    kernel: &Kernel,
+    shape: &MlaShape,
+    arch: Arch,
+    cache: CacheDtype,
+) -> Option<&'static str> {
+    let CacheDtype::Fp8(format) = cache else { return None };
+    let fits = kernel.archs.contains(&arch) && (shape.kv_lora_rank, shape.qk_rope_head_dim) == (LATENT, ROPE);
+    kernel.functions.get(usize::from(format.rope_codes)).copied().filter(|_| fits)
+}
+
 /// Rows of one sequence that a block takes at once, of so many heads each: rows that share keys.
 pub const fn group_rows(num_heads: usize) -> usize {
     if num_heads == 0 || num_heads > HEADS { 1 } else { HEADS / num_heads }
@@ -60,18 +72,19 @@ pub fn clusters<D: Driver>(stream: &mut Stream<D>) -> Result<u32, OpError> {
 
 /// Shape of the launch over passes of up to `max_items` items, where so many clusters run at once: each has an equal share of the items.
 pub fn launch(shape: &MlaShape, max_items: usize, clusters: u32) -> LaunchShape {
-    cluster_launch(shape, max_items, clusters, THREADS, SHARED_BYTES)
+    cluster_launch(shape, HEADS, max_items, clusters, THREADS, SHARED_BYTES)
 }
 
-/// The same of a kernel with so many threads and so much shared memory.
+/// Shape of the launch of a kernel whose blocks have so many heads, threads and bytes of shared memory.
 pub(super) fn cluster_launch(
     shape: &MlaShape,
+    heads: usize,
     max_items: usize,
     clusters: u32,
     threads: u32,
     shared_bytes: u32,
 ) -> LaunchShape {
-    let groups = shape.num_heads.div_ceil(HEADS) as u32;
+    let groups = shape.num_heads.div_ceil(heads) as u32;
     let clusters = (clusters / groups).min(max_items as u32).max(1);
     LaunchShape { grid: [SPLITS as u32 * clusters, groups, 1], threads, shared_bytes }
 }
