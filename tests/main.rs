@@ -54,4 +54,5 @@ mod speculation;
 mod stored_responses;
 mod tls;
 mod traces;
+mod usage;
 mod vision;

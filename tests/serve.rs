@@ -109,7 +109,7 @@ impl Served {
     }
 
     /// SIGTERM; the exit code and the log.
-    fn terminate_for_log(mut self) -> (Option<i32>, String) {
+    pub(crate) fn terminate_for_log(mut self) -> (Option<i32>, String) {
         self.signal("TERM");
         let code = self.process.wait().expect("the process ends").code();
         (code, self.log.take().map_or_else(String::new, |log| log.join().expect("the log is read")))

@@ -23,7 +23,7 @@ use perigee_engine::EngineHandle;
 use perigee_engine::kv_events::{self, Publisher, Sockets};
 use perigee_http::api::{Api, ModelCard};
 use perigee_http::generate::Generator;
-use perigee_http::server::{Drained, Endpoint, Readiness, RemoteImages, Server, Traces};
+use perigee_http::server::{Drained, Endpoint, Ledger, Readiness, RemoteImages, Server, Traces};
 use perigee_telemetry::{EngineInfo, LogControl, Metrics};
 
 /// Exit code of a shutdown whose drain timed out before all requests had finished.
@@ -105,11 +105,15 @@ async fn run(
             true => metrics.with_legacy_names(&names[0]),
             false => metrics,
         }
-        .with_stuck_after(settings.scheduler.step_timeout()),
+        .with_stuck_after(settings.scheduler.step_timeout())
+        .with_objectives(settings.slo.clone()),
     );
     let server = Server::start(settings.server.clone(), metrics.clone()).await?;
     // Before the weights: what is refused here costs no time of loading.
     let sockets = kv_events::listen(&settings.kv_events).await?;
+    if let Some(ledger) = Ledger::open(&settings.usage, metrics.clone())? {
+        server.set_ledger(ledger);
+    }
     let traces = start_traces(settings, &names[0], &metrics);
     traces.iter().for_each(|traces| server.set_traces(traces.clone()));
     let reloader = Arc::new(Reloader::new(load, loaded, server.control(), logs));

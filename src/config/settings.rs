@@ -48,6 +48,10 @@ pub struct Settings {
     pub guard: guard::Config,
     /// Logs and metrics.
     pub telemetry: perigee_telemetry::Config,
+    /// What customers are promised.
+    pub slo: perigee_telemetry::SloConfig,
+    /// The usage ledger.
+    pub usage: server::LedgerConfig,
 }
 
 /// Keys whose values are never printed and may come from a file.
@@ -134,10 +138,28 @@ impl Settings {
             ("guard", self.guard.validate()),
             ("telemetry", self.telemetry.validate()),
             ("telemetry", self.collector_problem()),
+            ("slo", self.slo.validate()),
+            ("usage", self.usage.validate()),
+            ("server", self.budget_problem()),
         ] {
             violations.extend(problems.into_iter().map(|(key, limit)| (section, key, limit)));
         }
         violations
+    }
+
+    /// A budget of a key, and no ledger that remembers what was used of it.
+    fn budget_problem(&self) -> Vec<(&'static str, String)> {
+        let mut keys = self.server.api_keys.iter().zip(1..);
+        let budgeted = keys.find(|(entry, _)| entry.limits.has_budget());
+        match budgeted.filter(|_| self.usage.directory.is_none()) {
+            Some((_, number)) => vec![(
+                "api_keys",
+                format!(
+                    "key {number}: tokens_per_day and tokens_per_month need usage.directory, whose ledger remembers over restarts what was used"
+                ),
+            )],
+            None => Vec::new(),
+        }
     }
 
     /// A draft model that is asked for and is nowhere.

@@ -19,7 +19,7 @@ use super::sequence_drafts::{SequenceDrafts, Trial};
 use crate::scheduler::{Batch, FinishReason, Finished, MediaSpan, NewSequence, Scheduler, SeqId};
 use perigee_model::Model;
 use perigee_ops::{Backend, OpError, TokenId};
-use perigee_telemetry::Metrics;
+use perigee_telemetry::{Metrics, Preemption};
 
 /// The engine's records by sequence.
 pub(super) type Live = HashMap<SeqId, LiveSequence, ahash::RandomState>;
@@ -126,8 +126,9 @@ impl Sequences {
             live.place = None;
             load.note_admission(live.arrived, now);
         }
+        self.metrics.record_preemptions(Preemption::Fairness, batch.made_way);
+        self.metrics.record_preemptions(Preemption::Blocks, batch.preempted.len() - batch.made_way);
         for seq in &batch.preempted {
-            self.metrics.record_preemption();
             if let Some(live) = self.live.get_mut(seq) {
                 live.preemptions += 1;
             }

@@ -98,6 +98,8 @@ const TOKEN_GAP: &[f64] = &[
     0.000_5, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2,
     0.3, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
+/// Seconds to a client's first token: fewer buckets than of all clients, since each has them.
+const CLIENT_FIRST_TOKEN: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Seconds.
 pub(super) const HTTP: &[f64] = &[
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
@@ -172,8 +174,8 @@ metrics Perigee {
     PrefixQueries: Counter, "perigee_prefix_query_tokens_total", &[],
         "Prompt tokens looked up in the prefix cache.";
     PrefixHits: Counter, "perigee_prefix_hit_tokens_total", &[], "Prompt tokens found in the prefix cache.";
-    Preemptions: Counter, "perigee_preemptions_total", &[],
-        "Sequences put back into the queue for lack of blocks, or for a client with nothing running.";
+    Preemptions: Counter, "perigee_preemptions_total", &[("reason", &["blocks", "fairness"])],
+        "Sequences put back into the queue, by reason: for lack of KV blocks, or for a client with nothing running.";
     Rejections: Counter, "perigee_rejected_requests_total",
         &[("limit", &["max_queue_len", "max_queue_tokens", "queue_share"])],
         "Requests refused at the queue, by the limit they met.";
@@ -293,7 +295,18 @@ metrics Perigee {
     ClientRequests: Counter, "perigee_client_requests_total", &[("client", &[]), ("status", &[])],
         "Requests with a key, by the name of its client and status.";
     ClientTokens: Counter, "perigee_client_tokens_total", &[("client", &[]), ("kind", &[])],
-        "Tokens of prompts and replies by client.";
+        "Tokens by client and kind: prompt (cached and image among them) and reply (reasoning among them).";
+    ClientFirstToken: Histogram(CLIENT_FIRST_TOKEN), "perigee_client_time_to_first_token_seconds", &[("client", &[])],
+        "Time from a request to its first token, by client; of more than 64 clients the later ones are together as `other`.";
+    ClientLimited: Counter, "perigee_client_limited_total", &[("client", &[]), ("limit", &[])],
+        "Requests answered 429 for a limit of their key, by client and the limit's name in server.api_keys.";
+    SloRequests: Counter, "perigee_slo_requests_total", &[("slo", &[]), ("met", &[])],
+        "Requests of the model by objective of `slo` and whether it was met: ttft, token, request; good = every one, and no error of the server's.";
+    SloThreshold: Gauge, "perigee_slo_threshold_seconds", &[("slo", &[])], "Objectives of `slo`.";
+    UsageFailures: Counter, "perigee_usage_write_failures_total", &[],
+        "Writes of the usage ledger that failed; the lines wait.";
+    UsageLost: Counter, "perigee_usage_lost_lines_total", &[],
+        "Lines of the usage ledger lost, because too many waited for a disk that failed.";
     ToolCalls: Counter, "perigee_tool_calls_total", &[("arguments", ARGUMENTS)],
         "Tool calls of replies, by their arguments: an object of JSON as the model wrote it, a mended one, none, or cut by a limit.";
     IgnoredFields: Counter, "perigee_ignored_fields_total", &[], "Request fields with a name that nobody reads.";

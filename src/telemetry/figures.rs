@@ -33,6 +33,32 @@ impl StepTimes {
     }
 }
 
+/// Why a running sequence goes back to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preemption {
+    /// Another one needs its KV blocks.
+    Blocks,
+    /// A client has nothing running.
+    Fairness,
+}
+
+/// A client's request at its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClientFigures {
+    /// Tokens of the prompts.
+    pub prompt_tokens: usize,
+    /// Of these, such from the prefix cache.
+    pub cached_tokens: usize,
+    /// Of these, such that stand for images.
+    pub image_tokens: usize,
+    /// Tokens of the replies.
+    pub reply_tokens: usize,
+    /// Of these, such of reasoning.
+    pub reasoning_tokens: usize,
+    /// From the request to its first token.
+    pub ttft: Option<Duration>,
+}
+
 /// Load of the engine at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {

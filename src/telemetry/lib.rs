@@ -12,6 +12,7 @@ mod logs;
 mod metrics;
 mod ranks;
 mod recorder;
+mod slo;
 mod throttle;
 
 #[cfg(test)]
@@ -20,12 +21,13 @@ mod page;
 pub use config::{Config, LogColor};
 pub use exposition::Exposition;
 pub use figures::{
-    DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, ImageRefusal, KernelFigures, KvLoss,
-    KvTier, Load, Rejection, RequestFigures, StepSeconds, StepTimes,
+    ClientFigures, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, ImageRefusal,
+    KernelFigures, KvLoss, KvTier, Load, Preemption, Rejection, RequestFigures, StepSeconds, StepTimes,
 };
 pub use flight::{FlightRecorder, RequestRecord, StepShape};
 pub use gpus::GpuFigures;
 pub use logs::{LogControl, LogError, init};
 pub use metrics::Metrics;
 pub use ranks::{SLOW_RANK, Straggler};
+pub use slo::SloConfig;
 pub use throttle::Throttle;

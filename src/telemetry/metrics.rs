@@ -1,5 +1,6 @@
 //! The recording methods: which event changes which metrics. There is no global registry.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,13 +9,17 @@ use super::exemplars::Exemplars;
 use super::exposition::Exposition;
 use super::families::{self, Metric, Names};
 use super::figures::{
-    DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, ImageRefusal, KernelFigures, KvLoss,
-    KvTier, Load, Rejection, RequestFigures, StepSeconds, StepTimes,
+    ClientFigures, DraftFigures, DraftSkip, EngineInfo, FinishLabel, GuardFigures, ImageRefusal,
+    KernelFigures, KvLoss, KvTier, Load, Preemption, Rejection, RequestFigures, StepSeconds, StepTimes,
 };
 use super::flight::FlightRecorder;
 use super::gpus::{GpuFigures, Gpus};
 use super::ranks::{Comparison, ExchangeSeconds, Straggler, Sums};
 use super::recorder::Recorder;
+use super::slo::SloConfig;
+
+/// Most clients whose times have series of their own.
+const MAX_TIMED_CLIENTS: usize = 64;
 
 /// All metrics of the process in one registry, shared in an `Arc`.
 pub struct Metrics {
@@ -28,6 +33,9 @@ pub struct Metrics {
     exemplars: Exemplars,
     /// A turn of the engine that lasts longer is stuck; zero = none is.
     stuck_after: Duration,
+    slo: SloConfig,
+    /// Clients whose times have series of their own.
+    timed_clients: Mutex<BTreeSet<String>>,
     /// Of several ranks.
     exchange_seconds: OnceLock<ExchangeSeconds>,
     /// Locked while their series are written anew and read.
@@ -66,9 +74,25 @@ impl Metrics {
             flight: FlightRecorder::default(),
             exemplars: Exemplars::default(),
             stuck_after: Duration::ZERO,
+            slo: SloConfig::default(),
+            timed_clients: Mutex::default(),
             exchange_seconds: OnceLock::new(),
             devices: Mutex::default(),
         }
+    }
+
+    /// Judges requests by objectives, from the start on so that their rates are defined.
+    pub fn with_objectives(mut self, slo: SloConfig) -> Self {
+        for (objective, seconds) in slo.objectives() {
+            for met in ["true", "false"] {
+                self.recorder.record_with(Metric::SloRequests, &[objective, met], 0.0);
+            }
+            if let Some(seconds) = seconds {
+                self.recorder.record_with(Metric::SloThreshold, &[objective], seconds);
+            }
+        }
+        self.slo = slo;
+        self
     }
 
     /// Shows the seconds that each rank has spent in exchanges, which `exchange_seconds` tells.
@@ -250,9 +274,11 @@ impl Metrics {
         self.recorder.record_at(Metric::RefusedImages, reason as usize, 1.0);
     }
 
-    /// Records a preemption for lack of blocks.
-    pub fn record_preemption(&self) {
-        self.recorder.record(Metric::Preemptions, 1.0);
+    /// Records preemptions.
+    pub fn record_preemptions(&self, reason: Preemption, sequences: usize) {
+        if sequences > 0 {
+            self.recorder.record_at(Metric::Preemptions, reason as usize, sequences as f64);
+        }
     }
 
     /// Records a request refused at the door.
@@ -479,12 +505,57 @@ impl Metrics {
     }
 
     /// Records the end of a client's request. `client` is a name from the settings.
-    pub fn record_client(&self, client: &str, status: u16, prompt_tokens: usize, reply_tokens: usize) {
+    pub fn record_client(&self, client: &str, status: u16, figures: &ClientFigures) {
         self.recorder.record_with(Metric::ClientRequests, &[client, &status.to_string()], 1.0);
-        for (kind, tokens) in [("prompt", prompt_tokens), ("reply", reply_tokens)] {
+        for (kind, tokens) in [
+            ("prompt", figures.prompt_tokens),
+            ("cached", figures.cached_tokens),
+            ("image", figures.image_tokens),
+            ("reply", figures.reply_tokens),
+            ("reasoning", figures.reasoning_tokens),
+        ] {
             if tokens > 0 {
                 self.recorder.record_with(Metric::ClientTokens, &[client, kind], tokens as f64);
             }
+        }
+        if let Some(ttft) = figures.ttft {
+            let name = self.client_with_times(client);
+            self.recorder.record_with(Metric::ClientFirstToken, &[name], ttft.as_secs_f64());
+        }
+    }
+
+    /// The name under which a client's times are kept: its own, while there are few.
+    fn client_with_times<'a>(&self, client: &'a str) -> &'a str {
+        let mut timed = self.timed_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if timed.contains(client) {
+            return client;
+        }
+        if timed.len() == MAX_TIMED_CLIENTS {
+            return "other";
+        }
+        timed.insert(client.to_owned());
+        client
+    }
+
+    /// Records a request refused for a limit of its client.
+    pub fn record_client_limited(&self, client: &str, limit: &'static str) {
+        self.recorder.record_with(Metric::ClientLimited, &[client, limit], 1.0);
+    }
+
+    /// Records a request of the model against the objectives: its status, the time to its first token, the time of the whole and
+    /// the tokens of its replies, of which so many ran at once.
+    pub fn record_objectives(&self, status: u16, ttft: Option<Duration>, took: Duration, tokens: usize) {
+        for (objective, met) in self.slo.judge(status, ttft, took, tokens) {
+            let met = if met { "true" } else { "false" };
+            self.recorder.record_with(Metric::SloRequests, &[objective, met], 1.0);
+        }
+    }
+
+    /// Records a write of the usage ledger that failed, and whether its line is lost.
+    pub fn record_usage_failure(&self, lost: bool) {
+        self.recorder.record(Metric::UsageFailures, 1.0);
+        if lost {
+            self.recorder.record(Metric::UsageLost, 1.0);
         }
     }
 

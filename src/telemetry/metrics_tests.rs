@@ -24,7 +24,7 @@ fn record_everything(metrics: &Metrics) {
         total_blocks: 100,
     });
     metrics.record_prefix_lookup(100, 64);
-    metrics.record_preemption();
+    metrics.record_preemptions(Preemption::Blocks, 1);
     metrics.record_rejection(Rejection::QueueRequests);
     metrics.record_rejection(Rejection::QueueTokens);
     metrics.record_first_token(us(30_000));

@@ -51,7 +51,8 @@ impl Recorder {
             registered.register(&self.registry).expect("every metric is registered once");
             let entry = &mut self.entries[family.metric as usize];
             let listed = match family.labels {
-                [] => vec![vec![]],
+                // Behind rows of another family with a label: the sum of them.
+                [] => vec![vec![]; entry.handles.len().max(1)],
                 [(_, values)] => values.iter().map(|value| vec![*value]).collect(),
                 _ => vec![],
             };

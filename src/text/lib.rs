@@ -21,6 +21,6 @@ pub use reply::{
     PatternMatcher, ReplyEnd, ReplyFormat, ReplyParser, ReplyPiece, ReplyStart, StopError, StopMatch,
     StopMatcher, StopOptions, StopPatterns, ToolCall, WholeReply, whole_reply,
 };
-pub use template::civil;
 pub use template::{ChatTemplate, Family, RenderOptions, RenderedPrompt, TemplateError, family_of};
+pub use template::{civil, days_from_civil};
 pub use tokenizer::{Detokenizer, Specials, Tokenizer, TokenizerError};

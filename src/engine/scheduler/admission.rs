@@ -173,6 +173,7 @@ impl Scheduler {
             if self.running.len() == self.limits.max_num_seqs {
                 let Some(place) = yielding else { break };
                 self.preempt(place, batch, budget);
+                batch.made_way += 1;
                 continue;
             }
             let alone = self.running.is_empty();
@@ -202,6 +203,7 @@ impl Scheduler {
             if !alone && needed > spare {
                 if let Some(place) = yielding.filter(|_| needed <= could_spare) {
                     self.preempt(place, batch, budget);
+                    batch.made_way += 1;
                     continue;
                 }
                 let first_load = matched.iter().position(Option::is_none);

@@ -76,6 +76,8 @@ pub struct Batch {
     pub chunks: Vec<Chunk>,
     /// Sequences put back into the queue for lack of blocks; their blocks are already free, their tokens are kept.
     pub preempted: Vec<SeqId>,
+    /// How many of these made way for a client with nothing running; the others gave blocks.
+    pub made_way: usize,
     /// Sequences that left the queue for the first time.
     pub admitted: Vec<Admission>,
     /// Sequences that left the queue, the first time or again: each has a new slot, whose state
@@ -98,6 +100,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.chunks.clear();
         self.preempted.clear();
+        self.made_way = 0;
         self.admitted.clear();
         self.started.clear();
         self.evicted.clear();

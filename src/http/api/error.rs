@@ -270,6 +270,33 @@ impl ApiError {
         )
     }
 
+    /// 401: the key was one until a moment that is over.
+    pub fn expired_key(client: &str, expires: &str) -> Self {
+        let message = format!("the key of `{client}` ended at {expires} UTC (server.api_keys)");
+        Self::new(401, "authentication_error", "expired_api_key", message)
+    }
+
+    /// 403: the key does not open this route.
+    pub fn route_not_allowed(client: &str, route: &str, allowed: &[&str]) -> Self {
+        let message = format!(
+            "the key of `{client}` does not open {route}; it opens {} (server.api_keys)",
+            allowed.join(", ")
+        );
+        Self::new(403, "permission_error", "route_not_allowed", message)
+    }
+
+    /// 429: a budget of a day or a month is used up until it begins anew.
+    pub fn budget_used(client: &str, limit: &str, value: u64, wait: Duration) -> Self {
+        let seconds = wait.as_secs_f64().ceil().clamp(1.0, 1e9) as u32;
+        let message = format!(
+            "the key of `{client}` has used its {limit} of {value} (server.api_keys); it begins anew in {seconds} s"
+        );
+        // A client that waits for so long keeps its own caller waiting.
+        let no_retry = seconds > 60;
+        Self { no_retry, ..Self::new(429, "insufficient_quota", "insufficient_quota", message) }
+            .retry_after(seconds)
+    }
+
     /// 401: the client's TLS handshake shows no certificate.
     pub fn certificate_needed() -> Self {
         Self::new(
@@ -299,6 +326,12 @@ impl ApiError {
             "no_admin_key",
             "this route is the operator's: set server.admin_key, and send it as `Authorization: Bearer KEY`",
         )
+    }
+
+    /// 404: there is no usage ledger.
+    pub fn no_ledger() -> Self {
+        let message = "no usage is written down: set usage.directory to a folder, and start again";
+        Self::new(404, "invalid_request_error", "no_ledger", message)
     }
 
     /// 403: the route is the operator's, and the key is a client's.
@@ -546,6 +579,7 @@ impl ApiError {
         let kind = match self.status {
             400 | 405 | 408 | 415 | 421 | 501 => "invalid_request_error",
             401 => "authentication_error",
+            403 => "permission_error",
             404 => "not_found_error",
             413 => "request_too_large",
             429 => "rate_limit_error",

@@ -75,6 +75,9 @@ fn paths() -> Value {
         if is_keyed(route) {
             operation["security"] = json!([{"key": []}, {}]);
         }
+        if route.handler == Handler::Usage {
+            operation["parameters"] = usage_parameters();
+        }
         if route.name.contains("{name}") {
             operation["parameters"] = json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}]);
         }
@@ -96,6 +99,19 @@ fn paths() -> Value {
         paths.insert(route.name.into(), operations);
     }
     Value::Object(paths)
+}
+
+/// The query of `/admin/usage`.
+fn usage_parameters() -> Value {
+    let moment =
+        json!({"type": "string", "pattern": "^\\d{4}-\\d{2}(-\\d{2}([T ]\\d{2}(:\\d{2}(:\\d{2})?)?)?)?Z?$"});
+    let parameter = |name: &str, described: &str, schema: Value| json!({"name": name, "in": "query", "required": false, "description": described, "schema": schema});
+    json!([
+        parameter("from", "The first month, day or time that counts, UTC.", moment.clone()),
+        parameter("to", "The first one that does not any more.", moment),
+        parameter("client", "Name of a client.", json!({"type": "string"})),
+        parameter("by", "A row for each of these.", json!({"enum": ["month", "day", "hour"]})),
+    ])
 }
 
 fn operation_id(route: &Route) -> String {
@@ -154,11 +170,14 @@ fn responses(route: &Route) -> Value {
     if !route.is_probe() {
         add("401", "A key is needed, or a client certificate.");
     }
-    if route.needs_admin() {
-        add("403", "The key is not the operator's.");
+    match route.needs_admin() {
+        true => add("403", "The key is not the operator's."),
+        false if is_keyed(route) => add("403", "The key does not open this route."),
+        false => {}
     }
     match route.handler {
         Handler::PageFile => add("404", "There is no such file."),
+        Handler::Usage => add("404", "No usage is written down."),
         Handler::StoredResponse | Handler::CancelResponse | Handler::InputItems => {
             add("404", "There is no such response.")
         }

@@ -91,6 +91,8 @@ pub enum Handler {
     Settings,
     /// `/admin/reload`.
     Reload,
+    /// `/admin/usage`.
+    Usage,
     /// `/admin/flight-recorder`.
     FlightRecorder,
     /// `/health`.
@@ -168,7 +170,7 @@ const METRICS: &str =
     "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.";
 
 /// Every route, in the order of the document.
-pub static ROUTES: [Route; 36] = [
+pub static ROUTES: [Route; 37] = [
     post("/v1/chat/completions", Handler::Reply(Kind::Chat))
         .about(Heading::Chat, "The model's turn in a conversation.")
         .takes("ChatRequest", CHAT)
@@ -267,6 +269,12 @@ pub static ROUTES: [Route; 36] = [
         .about(
             Heading::Operations,
             "Reads the settings anew; says what changed, and what waits for the next start.",
+        )
+        .gives(Content::Object),
+    get("/admin/usage", Access::Admin, Handler::Usage)
+        .about(
+            Heading::Operations,
+            "Requests and tokens of the usage ledger by client: `from`, `to` (UTC), `client`, `by` (month, day, hour).",
         )
         .gives(Content::Object),
     get("/admin/flight-recorder", Access::Admin, Handler::FlightRecorder)

@@ -52,11 +52,13 @@ pub struct RequestBody {
     pub share: Option<Share>,
     /// The client that stored responses belong to.
     pub owner: Owner,
+    /// Most tokens of a reply to the client; `None` = no limit of its own.
+    pub max_tokens: Option<u32>,
 }
 
 impl From<Vec<u8>> for RequestBody {
     fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, hold: None, share: None, owner: Owner::default() }
+        Self { bytes, hold: None, share: None, owner: Owner::default(), max_tokens: None }
     }
 }
 
@@ -91,6 +93,24 @@ pub struct Api {
     stored: Arc<StoredResponses>,
     /// Unknown names that were logged, of all clones.
     logged: Arc<Mutex<HashSet<String>>>,
+}
+
+/// Puts the limit of a client's key on a request. Errors: 400 for one that asks for more.
+fn limit_reply(call: &mut Call, most: Option<u32>) -> Result<(), ApiError> {
+    let Some(most) = most else { return Ok(()) };
+    let request = &mut call.request;
+    match request.max_tokens {
+        Some(asked) if asked > most => {
+            let problem = format!("`max_tokens` is {asked}, and the key allows {most} (server.api_keys)");
+            Err(ApiError::invalid_value("max_tokens", problem))
+        }
+        Some(_) => Ok(()),
+        None => {
+            request.default_max_tokens =
+                Some(request.default_max_tokens.map_or(most, |usual| usual.min(most)));
+            Ok(())
+        }
+    }
 }
 
 impl Api {
@@ -173,11 +193,12 @@ impl Api {
         let read = self.reader(kind, body.owner);
         let limits = self.limits();
         let defaults = self.generator.defaults().clone();
-        let share = body.share;
+        let (share, most) = (body.share, body.max_tokens);
         let (mut call, hold) = parse_off_thread(body, move |body| read(body, &limits, &defaults)).await?;
         summary.ignored_fields = self.note_unknown(&call.unknown);
         call.request.share = share;
         let words = call.words;
+        limit_reply(&mut call, most).map_err(|error| error.in_words(words))?;
         self.answer(call, hold, request_id, summary).await.map_err(|error| error.in_words(words))
     }
 

@@ -27,6 +27,8 @@ pub struct EventStream {
     events: Events,
     /// Whether the last event has been given.
     done: bool,
+    /// Whether an event with the whole usage has been given.
+    settled: bool,
     summary: Summary,
 }
 
@@ -51,7 +53,7 @@ impl EventStream {
             Kind::Messages => Events::Blocks(BlockEvents::default()),
             Kind::Responses => Events::Items(ItemEvents::default()),
         };
-        Self { replies, tokenizer, format, events, done: false, summary }
+        Self { replies, tokenizer, format, events, done: false, settled: false, summary }
     }
 
     /// The next bytes to send; `None` after the last ones.
@@ -98,6 +100,11 @@ impl EventStream {
         self.done
     }
 
+    /// Whether what was given says what the request came to: nothing more is generated.
+    pub fn is_settled(&self) -> bool {
+        self.settled || self.done
+    }
+
     /// Counts and times so far.
     pub fn summary(&self) -> Summary {
         let mut summary = self.summary.clone();
@@ -108,6 +115,7 @@ impl EventStream {
     fn event(&mut self, out: &mut Vec<u8>, ReplyEvent { choice, part }: ReplyEvent) {
         if let ReplyPart::Finished(finish) = &part {
             self.summary.finish = write::finish_reason(finish);
+            self.settled = self.replies.num_choices() == 1;
         }
         let (format, replies) = (&self.format, &self.replies);
         match (&mut self.events, part) {

@@ -53,6 +53,9 @@ impl Events {
         match self.stream.poll_next(cx) {
             Poll::Ready(Some(bytes)) => {
                 self.rest();
+                if self.stream.is_settled() {
+                    self.log.settle(200, &self.stream.summary());
+                }
                 Poll::Ready(Some(bytes.into()))
             }
             Poll::Ready(None) => Poll::Ready(None),

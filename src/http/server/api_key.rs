@@ -2,17 +2,27 @@
 
 use std::fmt;
 
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::moment;
+use crate::api::{Access, ROUTES, Route};
 
 /// Longest name of a client, bytes.
 const MAX_NAME_LEN: usize = 64;
 
+/// Stands before the digest where settings have that in place of the secret.
+const DIGEST_PREFIX: &str = "sha256:";
+
+/// SHA-256 of a secret.
+pub(super) type Digest = [u8; SHA256_OUTPUT_LEN];
+
 /// Digest of a secret, and whether the secret could be sent in a header. The secret itself is not
-/// kept; nothing of it is printed.
+/// kept; nothing of it is printed. Secrets are random and long, or a digest would not hide them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
-    digest: [u8; blake3::OUT_LEN],
+    digest: Digest,
     sendable: bool,
 }
 
@@ -20,7 +30,16 @@ impl Secret {
     /// Digests `secret`.
     pub fn new(secret: &str) -> Self {
         let sendable = !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_graphic());
-        Self { digest: *blake3::hash(secret.as_bytes()).as_bytes(), sendable }
+        Self { digest: digest(secret), sendable }
+    }
+
+    /// A secret as settings have it: itself, or `sha256:` and the 64 hexadecimal digits of its digest.
+    pub fn of_setting(text: &str) -> Self {
+        let Some(digits) = text.strip_prefix(DIGEST_PREFIX) else { return Self::new(text) };
+        match read_hex(digits.trim()) {
+            Some(digest) => Self { digest, sendable: true },
+            None => Self { digest: Digest::default(), sendable: false },
+        }
     }
 
     /// Whether this is the digest of `given`, in constant time.
@@ -28,18 +47,33 @@ impl Secret {
         self.is_digest(&digest(given))
     }
 
-    pub(super) fn is_digest(&self, digest: &[u8; blake3::OUT_LEN]) -> bool {
+    pub(super) fn is_digest(&self, digest: &Digest) -> bool {
         self.digest.iter().zip(digest).fold(0, |diff, (a, b)| diff | (a ^ b)) == 0
     }
 
-    /// Whether a header could carry it: printable ASCII without spaces.
-    pub(super) fn is_sendable(&self) -> bool {
-        self.sendable
+    /// What is wrong with it: a header carries printable ASCII without spaces.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        (!self.sendable).then_some(
+            "must be printable ASCII without spaces, and not empty; or sha256: and 64 hexadecimal digits",
+        )
     }
 }
 
-pub(super) fn digest(given: &str) -> [u8; blake3::OUT_LEN] {
-    *blake3::hash(given.as_bytes()).as_bytes()
+pub(super) fn digest(given: &str) -> Digest {
+    let mut bytes = Digest::default();
+    bytes.copy_from_slice(ring::digest::digest(&SHA256, given.as_bytes()).as_ref());
+    bytes
+}
+
+fn read_hex(digits: &str) -> Option<Digest> {
+    let mut bytes = Digest::default();
+    if digits.len() != 2 * bytes.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
 }
 
 impl fmt::Debug for Secret {
@@ -56,7 +90,7 @@ impl Serialize for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|secret| Self::new(&secret))
+        String::deserialize(deserializer).map(|secret| Self::of_setting(&secret))
     }
 }
 
@@ -84,6 +118,10 @@ pub struct ApiKey {
     pub name: Option<String>,
     /// What the client may use.
     pub limits: KeyLimits,
+    /// The moment from which on the key is none, UTC; `None` = never.
+    pub expires: Option<String>,
+    /// Names of the routes that it opens, of those that need a key; empty = all.
+    pub routes: Vec<String>,
     /// Why the entry is none; reported with the other problems of the settings.
     problem: Option<String>,
 }
@@ -97,13 +135,34 @@ pub struct KeyLimits {
     pub tokens_per_minute: u64,
     /// Requests at once, 0 = no limit.
     pub max_concurrent: u32,
+    /// Tokens of a day, UTC, of prompts and replies, 0 = no limit.
+    pub tokens_per_day: u64,
+    /// Tokens of a month, UTC, likewise.
+    pub tokens_per_month: u64,
+    /// Most tokens of a reply, 0 = no limit of the key's own.
+    pub max_tokens: u32,
     /// Service beside that of other keys while requests wait.
     pub weight: f64,
 }
 
 impl Default for KeyLimits {
     fn default() -> Self {
-        Self { requests_per_minute: 0, tokens_per_minute: 0, max_concurrent: 0, weight: 1.0 }
+        Self {
+            requests_per_minute: 0,
+            tokens_per_minute: 0,
+            max_concurrent: 0,
+            tokens_per_day: 0,
+            tokens_per_month: 0,
+            max_tokens: 0,
+            weight: 1.0,
+        }
+    }
+}
+
+impl KeyLimits {
+    /// Whether what was used before counts, however long ago the server started.
+    pub fn has_budget(&self) -> bool {
+        self.tokens_per_day > 0 || self.tokens_per_month > 0
     }
 }
 
@@ -119,8 +178,17 @@ struct Table {
     tokens_per_minute: u64,
     #[serde(default)]
     max_concurrent: u32,
+    #[serde(default)]
+    tokens_per_day: u64,
+    #[serde(default)]
+    tokens_per_month: u64,
+    #[serde(default)]
+    max_tokens: u32,
     #[serde(default = "one")]
     weight: f64,
+    expires: Option<String>,
+    #[serde(default)]
+    routes: Vec<String>,
 }
 
 fn one() -> f64 {
@@ -130,13 +198,40 @@ fn one() -> f64 {
 impl ApiKey {
     /// A key without a name and limits.
     pub fn plain(key: &str) -> Self {
-        Self { key: Secret::new(key), name: None, limits: KeyLimits::default(), problem: None }
+        Self {
+            key: Secret::of_setting(key),
+            name: None,
+            limits: KeyLimits::default(),
+            expires: None,
+            routes: Vec::new(),
+            problem: None,
+        }
     }
 
     fn of_table(table: Table) -> Self {
-        let Table { key, name, requests_per_minute, tokens_per_minute, max_concurrent, weight } = table;
-        let limits = KeyLimits { requests_per_minute, tokens_per_minute, max_concurrent, weight };
-        Self { key: Secret::new(&key), name, limits, problem: None }
+        let limits = KeyLimits {
+            requests_per_minute: table.requests_per_minute,
+            tokens_per_minute: table.tokens_per_minute,
+            max_concurrent: table.max_concurrent,
+            tokens_per_day: table.tokens_per_day,
+            tokens_per_month: table.tokens_per_month,
+            max_tokens: table.max_tokens,
+            weight: table.weight,
+        };
+        let (expires, problem) = match table.expires {
+            None => (None, None),
+            Some(written) => match moment::read(&written) {
+                Some(moment) => (Some(moment), None),
+                None => (None, Some("expires must be a day or a time in UTC, such as \"2027-01-31\"".into())),
+            },
+        };
+        let Table { key, name, routes, .. } = table;
+        Self { key: Secret::of_setting(&key), name, limits, expires, routes, problem }
+    }
+
+    /// The routes that the key opens; empty = all that need one.
+    pub(super) fn opens(&self) -> Vec<&'static str> {
+        self.routes.iter().filter_map(|name| keyed_route(name)).map(|route| route.name).collect()
     }
 
     /// A malformed entry. Keeps only the part of the parse error that cannot contain the secret.
@@ -152,8 +247,13 @@ impl ApiKey {
             return Some(problem.clone());
         }
         // A key travels in a header: anything else could never be sent.
-        if !self.key.is_sendable() {
-            return Some("must be printable ASCII without spaces, and not empty".into());
+        if let Some(problem) = self.key.problem() {
+            return Some(problem.into());
+        }
+        if let Some(unknown) = self.routes.iter().find(|name| keyed_route(name).is_none()) {
+            return Some(format!(
+                "routes has {unknown:?}, which is no path that a key opens; /docs lists them, as \"/v1/chat/completions\""
+            ));
         }
         let fine = |name: &str| {
             (1..=MAX_NAME_LEN).contains(&name.len())
@@ -165,6 +265,11 @@ impl ApiKey {
         let weight = self.limits.weight;
         (!(0.01..=1000.0).contains(&weight)).then(|| format!("weight is {weight}, must be from 0.01 to 1000"))
     }
+}
+
+/// The route of this name, if it is one that needs a client's key.
+fn keyed_route(name: &str) -> Option<&'static Route> {
+    ROUTES.iter().find(|route| route.name == name && matches!(route.access, Access::Key | Access::Model))
 }
 
 impl Serialize for ApiKey {
@@ -234,6 +339,11 @@ impl JsonSchema for ApiKey {
                         "requests_per_minute": limit,
                         "tokens_per_minute": limit,
                         "max_concurrent": limit,
+                        "tokens_per_day": limit,
+                        "tokens_per_month": limit,
+                        "max_tokens": limit,
+                        "expires": { "type": "string", "description": "a day or a time in UTC" },
+                        "routes": { "type": "array", "items": { "type": "string" } },
                         "weight": { "type": "number", "minimum": 0.01, "maximum": 1000, "default": 1 }
                     },
                     "required": ["key"],
@@ -273,11 +383,41 @@ mod tests {
         });
         let of_json: ApiKey = serde_json::from_value(json).unwrap();
         assert_eq!(of_json, read(text));
-        let limits =
-            KeyLimits { requests_per_minute: 60, tokens_per_minute: 9000, max_concurrent: 2, weight: 3.0 };
+        let limits = KeyLimits {
+            requests_per_minute: 60,
+            tokens_per_minute: 9000,
+            max_concurrent: 2,
+            weight: 3.0,
+            ..KeyLimits::default()
+        };
         assert_eq!((of_json.limits, of_json.name.as_deref()), (limits, Some("team-a")));
         assert!(of_json.key.is("k") && of_json.problem().is_none());
         assert_eq!(read("plain").limits, KeyLimits::default());
+    }
+
+    #[test]
+    fn a_key_may_be_given_as_its_digest() {
+        // printf %s hunter2 | sha256sum
+        let hashed = "sha256:f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7";
+        assert_eq!(Secret::of_setting(hashed), Secret::new("hunter2"));
+        let entry = read(&format!("{{ name = \"a\", key = \"{hashed}\" }}"));
+        assert!(entry.key.is("hunter2") && !entry.key.is(hashed) && entry.problem().is_none());
+        for wrong in ["sha256:", "sha256:f52f", &hashed.replace('f', "g")] {
+            assert!(read(wrong).problem().is_some_and(|problem| problem.contains("64 hex")), "{wrong}");
+            assert!(!read(wrong).key.is("") && !read(wrong).key.is(wrong));
+        }
+    }
+
+    #[test]
+    fn a_key_has_an_end_and_routes() {
+        let entry = read(
+            "{ key = \"k\", expires = \"2027-01-31\", routes = [\"/v1/models\", \"/v1/messages\"], max_tokens = 7, tokens_per_month = 9 }",
+        );
+        assert!(entry.problem().is_none() && entry.limits.has_budget() && entry.limits.max_tokens == 7);
+        assert_eq!(
+            (entry.expires.as_deref(), entry.opens()),
+            (Some("2027-01-31"), vec!["/v1/models", "/v1/messages"])
+        );
     }
 
     #[test]
@@ -291,6 +431,9 @@ mod tests {
             ("", "printable ASCII"),
             ("{ key = \"hunter2\", name = \"a b\" }", "letters"),
             ("{ key = \"hunter2\", weight = 0.0 }", "weight is 0"),
+            ("{ key = \"hunter2\", expires = \"tomorrow\" }", "expires must be a day"),
+            ("{ key = \"hunter2\", routes = [\"/metrics\"] }", "no path that a key opens"),
+            ("{ key = \"hunter2\", routes = [\"/v1/chat\"] }", "\"/v1/chat\""),
         ] {
             let problem = read(text).problem().unwrap_or_else(|| panic!("{text} is fine"));
             assert!(problem.contains(words), "{text}: {problem}");

@@ -53,7 +53,13 @@ pub(super) async fn read(
     if let Some(coding) = coding {
         bytes = unpack(coding, bytes, limit, &mut room, time).await?;
     }
-    Ok(RequestBody { hold: room.keep(bytes.len()), bytes, share: None, owner: Owner::default() })
+    Ok(RequestBody {
+        hold: room.keep(bytes.len()),
+        bytes,
+        share: None,
+        owner: Owner::default(),
+        max_tokens: None,
+    })
 }
 
 /// A body in the course of being read.

@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use super::Config;
 use super::api_key::{KeyLimits, Secret, digest};
-use crate::api::{ApiError, Owner, Share};
+use super::ledger::Spent;
+use super::{Config, moment};
+use crate::api::{ApiError, Owner, Route, Share};
 
 /// Holders of keys. A reload replaces the whole; clients of the same name keep what they have used.
 #[derive(Debug, Default)]
@@ -26,6 +27,10 @@ pub(super) struct Client {
     /// Its share of the queue; `None` where it is the only client.
     share: Option<Share>,
     limits: KeyLimits,
+    /// The moment from which on the key is none; `None` = never.
+    expires: Option<String>,
+    /// Names of the routes that the key opens; empty = all that need one.
+    routes: Vec<&'static str>,
     account: Arc<Account>,
 }
 
@@ -64,10 +69,18 @@ pub(super) enum Caller {
 
 /// A request that counts against its client's limits, until dropped.
 #[derive(Debug)]
-pub(super) struct Metered {
-    client: Arc<Client>,
-    /// The client's limits as the headers of the answer state them.
-    pub(super) headers: Vec<(&'static str, String)>,
+pub(super) struct Metered(Arc<Client>);
+
+/// A client's limits as headers of an answer state them.
+pub(super) type LimitHeaders = Vec<(&'static str, String)>;
+
+/// A limit that a client has used up.
+#[derive(Debug)]
+pub(super) struct LimitReached {
+    /// Its name in the settings.
+    pub(super) limit: &'static str,
+    /// 429.
+    pub(super) error: ApiError,
 }
 
 impl Clients {
@@ -85,8 +98,14 @@ impl Clients {
                 Arc::new(Account { number: next - 1, usage: Mutex::default() })
             });
             let share = Share { client: account.number, weight: entry.limits.weight };
-            let client =
-                Client { name: name.into(), share: shared.then_some(share), limits: entry.limits, account };
+            let client = Client {
+                name: name.into(),
+                share: shared.then_some(share),
+                limits: entry.limits,
+                expires: entry.expires.clone(),
+                routes: entry.opens(),
+                account,
+            };
             keys.push((entry.key.clone(), Arc::new(client)));
         }
         Self { keys, admin: config.admin_key.clone() }
@@ -105,6 +124,30 @@ impl Clients {
             Some(admin) if admin.is_digest(&digest) => Some(Caller::Admin),
             _ => found,
         }
+    }
+
+    /// Names of clients that are in one of `self` and `before` and not in the other, and of those with another key, or with other
+    /// limits: added, removed, changed.
+    pub(super) fn changes(&self, before: &Self) -> [Vec<Arc<str>>; 3] {
+        let of = |clients: &Self, name: &str| {
+            clients.keys.iter().find(|(_, client)| *client.name == *name).map(|(secret, client)| {
+                (secret.clone(), client.limits, client.expires.clone(), client.routes.clone())
+            })
+        };
+        let names = |clients: &Self, keep: &dyn Fn(&str) -> bool| -> Vec<Arc<str>> {
+            let all = clients.keys.iter().map(|(_, client)| client.name.clone());
+            all.filter(|name| keep(name)).collect()
+        };
+        [
+            names(self, &|name| of(before, name).is_none()),
+            names(before, &|name| of(self, name).is_none()),
+            names(self, &|name| of(before, name).is_some_and(|old| Some(old) != of(self, name))),
+        ]
+    }
+
+    /// Whether the operator's key is another one.
+    pub(super) fn admin_differs(&self, other: &Self) -> bool {
+        self.admin != other.admin
     }
 
     /// Whether the operator has a key.
@@ -142,49 +185,105 @@ impl Caller {
 }
 
 impl Client {
-    /// Counts a request that begins `now`. Errors: 429 with the limit and the time until it is met.
-    pub(super) fn begin(self: &Arc<Self>, now: Instant) -> Result<Metered, ApiError> {
+    /// Name in metrics and logs.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether what it used before counts, however long ago the server started.
+    pub(super) fn has_budget(&self) -> bool {
+        self.limits.has_budget()
+    }
+
+    /// Most tokens of a reply; `None` = no limit of its own.
+    pub(super) fn max_tokens(&self) -> Option<u32> {
+        Some(self.limits.max_tokens).filter(|limit| *limit > 0)
+    }
+
+    /// Whether the key is one `now`, and opens the route. Errors: 401 for a key that has ended, 403.
+    pub(super) fn may(&self, route: &Route, now: SystemTime) -> Result<(), ApiError> {
+        if let Some(expires) = self.expires.as_ref().filter(|expires| **expires <= moment::text(now)) {
+            return Err(ApiError::expired_key(&self.name, expires));
+        }
+        if self.routes.is_empty() || self.routes.contains(&route.name) {
+            return Ok(());
+        }
+        Err(ApiError::route_not_allowed(&self.name, route.name, &self.routes))
+    }
+
+    /// Counts a request that begins `now`, of a client that has `spent` so much of its budgets. Errors: the limit, and the time
+    /// until it is met. The headers state what is left in either case.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        now: Instant,
+        spent: &Spent,
+    ) -> (LimitHeaders, Result<Metered, LimitReached>) {
         let limits = &self.limits;
-        let refuse = |limit: &str, value: u64, wait: f64| {
-            Err(ApiError::rate_limited(&self.name, limit, value, Duration::from_secs_f64(wait)))
-        };
-        let mut usage = self.usage();
-        if limits.max_concurrent > 0 && usage.concurrent >= limits.max_concurrent {
-            return refuse("max_concurrent", limits.max_concurrent.into(), 1.0);
-        }
         let (requests, tokens) = (f64::from(limits.requests_per_minute), limits.tokens_per_minute as f64);
+        let mut usage = self.usage();
         let requests_left = usage.requests.refill(requests, now);
-        if requests > 0.0 && requests_left < 1.0 {
-            let wait = (1.0 - requests_left) * 60.0 / requests;
-            return refuse("requests_per_minute", limits.requests_per_minute.into(), wait);
-        }
         let tokens_left = usage.tokens.refill(tokens, now);
-        if tokens > 0.0 && tokens_left < 1.0 {
-            let wait = (1.0 - tokens_left) * 60.0 / tokens;
-            return refuse("tokens_per_minute", limits.tokens_per_minute, wait);
-        }
-        usage.concurrent += 1;
-        usage.requests.take(requests, 1.0);
-        drop(usage);
+        let reached = self.reached(usage.concurrent, [requests_left, tokens_left], spent);
+        let taken = if reached.is_none() { 1.0 } else { 0.0 };
         let mut headers = Vec::new();
         let mut state = |names: [&'static str; 3], limit: f64, left: f64| {
             if limit > 0.0 {
                 let reset_s = (limit - left).max(0.0) * 60.0 / limit;
-                let values = [format!("{limit}"), format!("{}", left.floor()), format!("{reset_s:.3}s")];
+                let left = left.floor().max(0.0);
+                let values = [format!("{limit}"), format!("{left}"), format!("{reset_s:.3}s")];
                 headers.extend(names.into_iter().zip(values));
             }
         };
         state(
             ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"],
             requests,
-            requests_left - 1.0,
+            requests_left - taken,
         );
         state(
             ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
             tokens,
             tokens_left,
         );
-        Ok(Metered { client: self.clone(), headers })
+        if let Some(reached) = reached {
+            return (headers, Err(reached));
+        }
+        usage.concurrent += 1;
+        usage.requests.take(requests, 1.0);
+        drop(usage);
+        (headers, Ok(Metered(self.clone())))
+    }
+
+    /// The first limit that leaves no room for a request, if there is one; of requests and tokens so many are left of a minute's.
+    fn reached(&self, concurrent: u32, left: [f64; 2], spent: &Spent) -> Option<LimitReached> {
+        let limits = &self.limits;
+        let rates = [
+            ("requests_per_minute", limits.requests_per_minute.into()),
+            ("tokens_per_minute", limits.tokens_per_minute),
+        ];
+        let budgets = [
+            ("tokens_per_day", limits.tokens_per_day, spent.day, spent.day_ends_in),
+            ("tokens_per_month", limits.tokens_per_month, spent.month, spent.month_ends_in),
+        ];
+        let rate_limited = |limit, value, wait| {
+            let error = ApiError::rate_limited(&self.name, limit, value, wait);
+            LimitReached { limit, error }
+        };
+        if limits.max_concurrent > 0 && concurrent >= limits.max_concurrent {
+            return Some(rate_limited(
+                "max_concurrent",
+                limits.max_concurrent.into(),
+                Duration::from_secs(1),
+            ));
+        }
+        for ((limit, value), left) in rates.into_iter().zip(left) {
+            if value > 0 && left < 1.0 {
+                let wait = Duration::from_secs_f64((1.0 - left) * 60.0 / value as f64);
+                return Some(rate_limited(limit, value, wait));
+            }
+        }
+        let (limit, value, _, wait) =
+            budgets.into_iter().find(|(_, value, spent, _)| *value > 0 && spent >= value)?;
+        Some(LimitReached { limit, error: ApiError::budget_used(&self.name, limit, value, wait) })
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {
@@ -195,14 +294,14 @@ impl Client {
 impl Metered {
     /// Takes the tokens of the request, at its end.
     pub(super) fn charge(&self, tokens: usize) {
-        let per_minute = self.client.limits.tokens_per_minute as f64;
-        self.client.usage().tokens.take(per_minute, tokens as f64);
+        let per_minute = self.0.limits.tokens_per_minute as f64;
+        self.0.usage().tokens.take(per_minute, tokens as f64);
     }
 }
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        self.client.usage().concurrent -= 1;
+        self.0.usage().concurrent -= 1;
     }
 }
 
@@ -242,10 +341,63 @@ mod tests {
         }
     }
 
-    fn wait(refused: Result<Metered, ApiError>) -> u32 {
-        let error = refused.expect_err("refused");
+    fn begin(client: &Arc<Client>, at: Instant) -> Result<Metered, LimitReached> {
+        client.begin(at, &Spent::default()).1
+    }
+
+    fn wait(refused: Result<Metered, LimitReached>) -> u32 {
+        let LimitReached { error, .. } = refused.expect_err("refused");
         assert_eq!((error.status, error.code), (429, "rate_limit_exceeded"));
         error.retry_after_s.unwrap()
+    }
+
+    #[test]
+    fn budgets_of_days_and_months_are_kept() {
+        let entry = "{ name = \"a\", key = \"k\", tokens_per_day = 10, tokens_per_month = 100 }";
+        let client = client(&Clients::new(&config(&[entry]), &Clients::default()), "k");
+        let spent = |day, month| Spent {
+            day,
+            month,
+            day_ends_in: Duration::from_secs(60),
+            month_ends_in: Duration::from_secs(3600),
+        };
+        let refused = |spent: Spent| {
+            client.begin(Instant::now(), &spent).1.err().map(|reached| {
+                (reached.limit, reached.error.status, reached.error.code, reached.error.retry_after_s)
+            })
+        };
+        assert_eq!(refused(spent(9, 99)), None);
+        assert_eq!(refused(spent(10, 99)), Some(("tokens_per_day", 429, "insufficient_quota", Some(60))));
+        assert_eq!(refused(spent(3, 100)), Some(("tokens_per_month", 429, "insufficient_quota", Some(3600))));
+    }
+
+    #[test]
+    fn a_key_ends_and_opens_what_it_names() {
+        let entry = "{ name = \"a\", key = \"k\", expires = \"1970-01-02\", routes = [\"/v1/models\"] }";
+        let client = client(&Clients::new(&config(&[entry]), &Clients::default()), "k");
+        let may = |path: &str, seconds| {
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            client.may(Route::of(path).unwrap(), now).map_err(|error| (error.status, error.code))
+        };
+        assert_eq!(may("/v1/models", 86_399), Ok(()));
+        assert_eq!(may("/models", 0), Ok(()), "an alias is the same route");
+        assert_eq!(may("/v1/messages", 0), Err((403, "route_not_allowed")));
+        assert_eq!(may("/v1/models", 86_400), Err((401, "expired_api_key")));
+    }
+
+    #[test]
+    fn changes_of_keys_are_named() {
+        let before = Clients::new(
+            &config(&["{ name = \"a\", key = \"1\" }", "{ name = \"b\", key = \"2\" }"]),
+            &Clients::default(),
+        );
+        let after = Clients::new(
+            &config(&["{ name = \"b\", key = \"3\" }", "{ name = \"c\", key = \"1\" }"]),
+            &before,
+        );
+        let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<Vec<Arc<str>>>();
+        assert_eq!(after.changes(&before), [names(&["c"]), names(&["a"]), names(&["b"])]);
+        assert_eq!(after.changes(&after), [vec![], vec![], vec![]]);
     }
 
     #[test]
@@ -266,7 +418,7 @@ mod tests {
         let clients =
             Clients::new(&config(&["{ key = \"k\", requests_per_minute = 6 }"]), &Clients::default());
         let (client, start) = (client(&clients, "k"), Instant::now());
-        let at = |seconds: f64| client.begin(start + Duration::from_secs_f64(seconds));
+        let at = |seconds: f64| begin(&client, start + Duration::from_secs_f64(seconds));
         (0..6).for_each(|_| drop(at(0.0).unwrap()));
         assert_eq!(wait(at(0.0)), 10);
         assert_eq!(wait(at(7.0)), 3);
@@ -279,9 +431,10 @@ mod tests {
         let clients =
             Clients::new(&config(&["{ key = \"k\", tokens_per_minute = 600 }"]), &Clients::default());
         let (client, start) = (client(&clients, "k"), Instant::now());
-        let at = |seconds: u64| client.begin(start + Duration::from_secs(seconds));
-        let first = at(0).unwrap();
-        assert_eq!(first.headers[1], ("x-ratelimit-remaining-tokens", "600".into()));
+        let at = |seconds: u64| begin(&client, start + Duration::from_secs(seconds));
+        let (headers, first) = client.begin(start, &Spent::default());
+        let first = first.unwrap();
+        assert_eq!(headers[1], ("x-ratelimit-remaining-tokens", "600".into()));
         first.charge(900);
         drop(first);
         assert_eq!(wait(at(0)), 31, "300 tokens of debt at 10 a second, and one token");
@@ -292,7 +445,7 @@ mod tests {
     fn requests_at_once_are_given_back() {
         let clients = Clients::new(&config(&["{ key = \"k\", max_concurrent = 2 }"]), &Clients::default());
         let client = client(&clients, "k");
-        let begin = || client.begin(Instant::now());
+        let begin = || begin(&client, Instant::now());
         let (first, _second) = (begin().unwrap(), begin().unwrap());
         assert_eq!(wait(begin()), 1);
         drop(first);
@@ -303,14 +456,14 @@ mod tests {
     fn a_reload_keeps_what_was_used() {
         let old = "{ name = \"a\", key = \"k\", requests_per_minute = 1 }";
         let before = Clients::new(&config(&[old, "x"]), &Clients::default());
-        let running = client(&before, "k").begin(Instant::now()).unwrap();
+        let running = begin(&client(&before, "k"), Instant::now()).unwrap();
         let new = "{ name = \"a\", key = \"other\", requests_per_minute = 1, max_concurrent = 1 }";
         let after = Clients::new(&config(&["y", new]), &before);
         let client = client(&after, "other");
         assert_eq!(client.share.map(|share| share.client), Some(0));
-        assert!(client.begin(Instant::now()).is_err());
+        assert!(begin(&client, Instant::now()).is_err());
         drop(running);
-        assert!(client.begin(Instant::now()).is_err(), "the minute is not over");
+        assert!(begin(&client, Instant::now()).is_err(), "the minute is not over");
         assert!(after.find("k").is_none());
     }
 
@@ -319,16 +472,16 @@ mod tests {
         let before = Clients::new(&config(&["{ name = \"a\", key = \"k\" }"]), &Clients::default());
         let start = Instant::now();
         for _ in 0..100 {
-            client(&before, "k").begin(start).unwrap().charge(1_000_000);
+            begin(&client(&before, "k"), start).unwrap().charge(1_000_000);
         }
-        let running = client(&before, "k").begin(start).unwrap();
+        let running = begin(&client(&before, "k"), start).unwrap();
         let limited = "{ name = \"a\", key = \"k\", requests_per_minute = 2, tokens_per_minute = 10 }";
         let after = Clients::new(&config(&[limited]), &before);
         let client = client(&after, "k");
-        assert_eq!(client.begin(start).unwrap().headers[1].1, "1");
+        assert_eq!(client.begin(start, &Spent::default()).0[1].1, "1");
         // It began without a limit.
         running.charge(1_000_000);
-        assert!(client.begin(start).is_ok());
-        assert_eq!(wait(client.begin(start)), 30);
+        assert!(begin(&client, start).is_ok());
+        assert_eq!(wait(begin(&client, start)), 30);
     }
 }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::api_key::{ApiKey, Secret};
+use super::network::Network;
 use crate::api::{HostedTools, UnknownFields};
 
 /// Most API keys: each has a series of its own in the metrics.
@@ -46,12 +47,17 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// Keys of which clients must send one as "Authorization: Bearer KEY"; none = no authentication. A key alone, or with
     /// a name and limits (0 = none) as { name = "team-a", key = "...", requests_per_minute = 60, tokens_per_minute = 100000,
-    /// max_concurrent = 8, weight = 2.0 }; while requests wait, each key is served by its weight. Also read from the file
-    /// that PERIGEE_SERVER__API_KEYS_FILE names, one entry per line.
+    /// max_concurrent = 8, weight = 2.0 }; while requests wait, each key is served by its weight. Further entries:
+    /// tokens_per_day and tokens_per_month (UTC; they need usage.directory), max_tokens (of a reply), expires = "2027-01-31",
+    /// routes = ["/v1/chat/completions"]. In place of the key "sha256:" and its digest (printf %s KEY | sha256sum). Also read
+    /// from the file that PERIGEE_SERVER__API_KEYS_FILE names, one entry per line.
     pub api_keys: Vec<ApiKey>,
-    /// Key of the operator, beside api_keys: opens /admin, and everything that they open, without limits. Not set:
-    /// nobody may use /admin. Also read from the file that PERIGEE_SERVER__ADMIN_KEY_FILE names.
+    /// Key of the operator, beside api_keys, or its digest: opens /admin, and everything that they open, without limits. Not
+    /// set: nobody may use /admin. Also read from the file that PERIGEE_SERVER__ADMIN_KEY_FILE names.
     pub admin_key: Option<Secret>,
+    /// Proxies whose X-Forwarded-For is believed, as addresses or networks ("10.0.0.0/8"), "unix" = callers of the Unix socket:
+    /// log lines then name the client too (forwarded_for). None = nobody's word.
+    pub trusted_proxies: Vec<String>,
     /// Whether /metrics, /version, /docs and /openapi.json answer without a key where api_keys are
     /// set; the health routes always do. false = scrapers need a key.
     pub public_pages: bool,
@@ -119,6 +125,7 @@ impl Default for Config {
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
             admin_key: None,
+            trusted_proxies: Vec::new(),
             public_pages: true,
             cors_origins: Vec::new(),
             max_connections: 1024,
@@ -193,8 +200,14 @@ impl Config {
                 problems.push(("api_keys", format!("key {}: the name {name} is taken", index + 1)));
             }
         }
-        if self.admin_key.as_ref().is_some_and(|key| !key.is_sendable()) {
-            problems.push(("admin_key", "must be printable ASCII without spaces, and not empty".into()));
+        if let Some(problem) = self.admin_key.as_ref().and_then(Secret::problem) {
+            problems.push(("admin_key", problem.into()));
+        }
+        for network in &self.trusted_proxies {
+            if Network::read(network).is_none() {
+                let problem = format!("{network:?} is neither an address, nor ADDRESS/BITS, nor \"unix\"");
+                problems.push(("trusted_proxies", problem));
+            }
         }
         for (key, value, low, high) in [
             ("max_connections", self.max_connections, 1, 1_000_000),

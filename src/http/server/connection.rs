@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::io::{self, Cursor};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::server::conn::http1;
@@ -32,15 +33,24 @@ const MAX_HEADERS: usize = 100;
 /// A socket, ready for HTTP.
 pub(super) struct Opened {
     pub(super) stream: Box<dyn Stream>,
-    /// Whether the client shows no certificate where one is demanded.
-    stranger: bool,
+    peer: Peer,
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer {
+    /// Its address; `None` = a Unix socket.
+    pub(super) address: Option<IpAddr>,
+    /// Whether it shows no certificate where one is demanded.
+    pub(super) stranger: bool,
 }
 
 /// Makes a socket ready for HTTP, by a TLS handshake where the server has a certificate. A client that speaks HTTP without
 /// TLS is told so: `None`.
 pub(super) async fn open(socket: Socket, shared: &Shared) -> io::Result<Option<Opened>> {
     let patience = shared.config.keep_alive();
-    let plain = |stream| Ok(Some(Opened { stream, stranger: false }));
+    let address = socket.peer();
+    let plain = |stream| Ok(Some(Opened { stream, peer: Peer { address, stranger: false } }));
     match (socket, shared.tls()) {
         (Socket::Unix(socket), _) => plain(Box::new(TimedWrites::new(socket, patience))),
         (Socket::Tcp(socket), None) => plain(Box::new(TimedWrites::new(socket, patience))),
@@ -51,15 +61,15 @@ pub(super) async fn open(socket: Socket, shared: &Shared) -> io::Result<Option<O
                 refuse(socket, &ApiError::not_tls()).await;
                 return Ok(None);
             }
-            secure(TimedWrites::new(socket, patience), &tls).await.map(Some)
+            secure(TimedWrites::new(socket, patience), address, &tls).await.map(Some)
         }
     }
 }
 
-async fn secure(socket: impl Stream + 'static, tls: &Tls) -> io::Result<Opened> {
+async fn secure(socket: impl Stream + 'static, address: Option<IpAddr>, tls: &Tls) -> io::Result<Opened> {
     let stream = tls.handshake(socket).await?;
-    let stranger = tls.is_stranger(&stream);
-    Ok(Opened { stream: Box::new(stream), stranger })
+    let peer = Peer { address, stranger: tls.is_stranger(&stream) };
+    Ok(Opened { stream: Box::new(stream), peer })
 }
 
 /// Serves one connection to its end.
@@ -88,12 +98,12 @@ pub(super) async fn serve_one(opened: Opened, begun: Vec<u8>, shared: Arc<Shared
     let life = shared.life.subscribe();
     let (rest, answers) = split(opened.stream);
     let stream = Box::new(join(Cursor::new(begun).chain(rest), answers));
-    speak(Opened { stream, stranger: opened.stranger }, shared, life, false).await;
+    speak(Opened { stream, peer: opened.peer }, shared, life, false).await;
 }
 
 /// Speaks HTTP until the connection ends: after one request unless it `keeps_alive`.
 async fn speak(opened: Opened, shared: Arc<Shared>, mut life: watch::Receiver<Life>, keeps_alive: bool) {
-    let Opened { stream, stranger } = opened;
+    let Opened { stream, peer } = opened;
     let config = &shared.config;
     let activity = Arc::new(Activity::default());
     // The first head is due from the moment of the connection.
@@ -102,7 +112,7 @@ async fn speak(opened: Opened, shared: Arc<Shared>, mut life: watch::Receiver<Li
         let shared = shared.clone();
         service_fn(move |request| {
             let (shared, busy) = (shared.clone(), Busy::new(activity.clone()));
-            async move { Ok::<_, Infallible>(routes::answer(request, shared, busy, stranger).await) }
+            async move { Ok::<_, Infallible>(routes::answer(request, shared, busy, peer).await) }
         })
     };
     let connection = http1::Builder::new()

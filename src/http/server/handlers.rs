@@ -4,6 +4,7 @@ use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, StatusCode};
 
+use super::ledger::Query;
 use super::request_log::RequestLog;
 use super::response::Reply;
 use super::shared::Shared;
@@ -79,6 +80,7 @@ pub(super) async fn run(
             body::skip(headers, incoming).await;
             reload(shared).await
         }
+        Handler::Usage => usage(shared, query).await,
         Handler::FlightRecorder => value(metrics.flight().report()),
         Handler::Health => health(ready.health(shared.api().as_deref(), metrics)),
         Handler::Live => value(serde_json::json!({"status": "live"})),
@@ -109,7 +111,17 @@ async fn read(
     log: &RequestLog,
 ) -> Result<RequestBody, ApiError> {
     let body = body::read(headers, incoming, shared.body_limit(), &shared.config, &shared.bodies).await?;
-    Ok(RequestBody { share: log.share, owner: log.owner, ..body })
+    Ok(RequestBody { share: log.share, owner: log.owner, max_tokens: log.max_tokens, ..body })
+}
+
+/// Sums the ledger, off the threads of streams.
+async fn usage(shared: &Shared, query: Option<&str>) -> Result<Reply, ApiError> {
+    let query = Query::read(query)?;
+    let ledger = shared.ledger.get().ok_or_else(ApiError::no_ledger)?.clone();
+    let summed = tokio::task::spawn_blocking(move || ledger.sum(query)).await;
+    let usage = summed.map_err(|error| ApiError::internal(format!("the ledger was not read: {error}")))??;
+    let body = serde_json::to_vec(&usage).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(Reply::Json(StatusCode::OK, body))
 }
 
 /// Reads the settings anew, off the threads of streams.

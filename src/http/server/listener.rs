@@ -15,7 +15,7 @@ use super::shared::{Life, Shared};
 use super::socket::{Address, Listener};
 use super::tls::{Tls, TlsError};
 use super::traces::Traces;
-use super::{Config, Operator, Readiness, connection};
+use super::{Config, Ledger, Operator, Readiness, connection};
 use crate::api::Api;
 use perigee_telemetry::{Metrics, Throttle};
 
@@ -131,6 +131,11 @@ impl Server {
     /// Lets the operator see the settings and reload them.
     pub fn set_operator(&self, operator: Arc<dyn Operator>) {
         let _ = self.shared.operator.set(operator);
+    }
+
+    /// Writes down the usage of the requests that begin from now on.
+    pub fn set_ledger(&self, ledger: Arc<Ledger>) {
+        let _ = self.shared.ledger.set(ledger);
     }
 
     /// Exports traces of the requests that begin from now on.

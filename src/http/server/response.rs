@@ -124,7 +124,7 @@ pub(super) fn respond(
     {
         headers.insert(TRACE_RESPONSE, value);
     }
-    for (name, value) in log.metered.iter().flat_map(|metered| &metered.headers) {
+    for (name, value) in &log.limit_headers {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(HeaderName::from_static(name), value);
         }
@@ -225,6 +225,8 @@ fn ignored_fields(headers: &mut HeaderMap, summary: &api::Summary) {
 
 fn whole(status: StatusCode, body: Vec<u8>, mut log: RequestLog) -> Answer {
     log.answered(status.as_u16());
+    let summary = log.summary.clone();
+    log.settle(status.as_u16(), &summary);
     // The server's part is complete; the body of a HEAD answer is never polled.
     log.complete();
     Answer::Whole { bytes: body.into(), held: Box::new(log) }

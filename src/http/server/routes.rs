@@ -1,7 +1,7 @@
 //! Requests to answers: admission by the table of routes, and the handler. Bodies are built and parsed in `api`.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
@@ -10,7 +10,9 @@ use hyper::{HeaderMap, Request, Response};
 
 use super::activity::Busy;
 use super::answer::Answer;
-use super::clients::Caller;
+use super::audit::Source;
+use super::clients::{Caller, LimitReached};
+use super::connection::Peer;
 use super::request_log::RequestLog;
 use super::response::{self, Dialect, REQUEST_ID, Reply};
 use super::shared::Shared;
@@ -18,19 +20,18 @@ use super::{accept, admission, body, handlers, path};
 use crate::api::{ApiError, Handler, Method, Route, is_request_id};
 
 /// Answers one request. Dropping the future (the client disconnected) aborts the work behind it.
-///
-/// `stranger`: whether the client shows no certificate where one is demanded.
 pub(super) async fn answer(
     request: Request<Incoming>,
     shared: Arc<Shared>,
     busy: Busy,
-    stranger: bool,
+    peer: Peer,
 ) -> Response<Answer> {
     let (head, incoming) = request.into_parts();
     let path = path::normal(head.uri.path(), &shared.config.root_path);
     let route = Route::of(&path);
     let id = request_id(&head.headers);
-    let mut log = RequestLog::begin(shared.clone(), id, route, busy);
+    let source = Source::of(&head.headers, peer.address, &shared.proxies);
+    let mut log = RequestLog::begin(shared.clone(), id, route, busy, source);
     log.context = shared.traces.get().map(|traces| traces.context(&head.headers));
     let origin = response::allowed_origin(&head.headers, &shared.config.cors_origins);
     let dialect = Dialect::of(route, &head.headers);
@@ -47,7 +48,7 @@ pub(super) async fn answer(
                 body::skip(&head.headers, incoming).await;
                 return response::respond(Ok(reply), origin, dialect, false, &shared, log);
             }
-            (None, Some(route)) => admit(route, &head, &shared, stranger, &mut log).await.map(|()| route),
+            (None, Some(route)) => admit(route, &head, &shared, peer, &mut log).await.map(|()| route),
             (None, None) => Err(ApiError::unknown_path(&path)),
         },
     };
@@ -58,6 +59,9 @@ pub(super) async fn answer(
             () = shared.cut() => Err(ApiError::shutdown()),
         },
         Err(error) => {
+            if let (401 | 403, Some(route)) = (error.status, route) {
+                shared.refusals.log(&log.source, &log.id, log.client.as_deref(), route.name, &error);
+            }
             body::skip(&head.headers, incoming).await;
             Err(error)
         }
@@ -70,7 +74,7 @@ async fn admit(
     route: &Route,
     head: &Parts,
     shared: &Arc<Shared>,
-    stranger: bool,
+    peer: Peer,
     log: &mut RequestLog,
 ) -> Result<(), ApiError> {
     let (method, headers) = (&head.method, &head.headers);
@@ -84,7 +88,7 @@ async fn admit(
     if !fits {
         return Err(ApiError::method_not_allowed(method.as_str(), head.uri.path(), route.method.allow()));
     }
-    if stranger && !route.is_probe() {
+    if peer.stranger && !route.is_probe() {
         return Err(ApiError::certificate_needed());
     }
     let mut caller = Caller::Anyone;
@@ -92,6 +96,10 @@ async fn admit(
         let key = admission::key_of(headers);
         caller = shared.clients().find(key).ok_or_else(ApiError::unauthorized)?;
         (log.client, log.share, log.owner) = (caller.name(), caller.share(), caller.owner(key));
+        if let Caller::Client(client) = &caller {
+            client.may(route, SystemTime::now())?;
+            log.max_tokens = client.max_tokens();
+        }
     }
     if route.needs_admin() && !matches!(caller, Caller::Admin) {
         return Err(match shared.clients().has_admin() {
@@ -108,10 +116,21 @@ async fn admit(
     if route.has_body() {
         admission::check_media_type(headers)?;
     }
-    // Last: what is refused for another reason does not count.
-    if let (Caller::Client(client), true) = (caller, route.generates()) {
-        log.metered = Some(client.begin(Instant::now())?);
+    if !route.generates() {
+        return Ok(());
     }
+    // Last: what is refused for another reason does not count.
+    if let Caller::Client(client) = caller {
+        let ledger = shared.ledger.get().filter(|_| client.has_budget());
+        let spent = ledger.map(|ledger| ledger.spent(client.name(), SystemTime::now())).unwrap_or_default();
+        let (headers, metered) = client.begin(Instant::now(), &spent);
+        log.limit_headers = headers;
+        log.metered = Some(metered.map_err(|LimitReached { limit, error }| {
+            shared.metrics.record_client_limited(client.name(), limit);
+            error
+        })?);
+    }
+    log.entry = shared.ledger.get().map(|ledger| ledger.begin(&log.id, log.client.as_deref(), route.name));
     Ok(())
 }
 

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tokio::sync::watch;
 
 use super::admission::Hosts;
+use super::audit::{self, Refusals};
 use super::clients::Clients;
+use super::ledger::Ledger;
+use super::network::Network;
 use super::room::Bodies;
 use super::tls::Tls;
 use super::traces::Traces;
@@ -43,6 +46,11 @@ pub(super) struct Shared {
     certificate_warnings: Mutex<Throttle>,
     /// What the operator may see and do; set by the boot.
     pub(super) operator: OnceLock<Arc<dyn Operator>>,
+    /// Set by the boot where usage is written down.
+    pub(super) ledger: OnceLock<Arc<Ledger>>,
+    /// Proxies that are trusted to say who called them.
+    pub(super) proxies: Vec<Network>,
+    pub(super) refusals: Refusals,
     /// Set by the boot where traces are exported.
     pub(super) traces: OnceLock<Arc<Traces>>,
     pub(super) bodies: Bodies,
@@ -64,6 +72,9 @@ impl Shared {
             tls: RwLock::new(tls),
             certificate_warnings: Mutex::default(),
             operator: OnceLock::new(),
+            ledger: OnceLock::new(),
+            proxies: config.trusted_proxies.iter().filter_map(|network| Network::read(network)).collect(),
+            refusals: Refusals::default(),
             traces: OnceLock::new(),
             hosts: Hosts::new(&config, loopback),
             clients: RwLock::new(Arc::new(Clients::new(&config, &Clients::default()))),
@@ -92,7 +103,9 @@ impl Shared {
     /// Replaces the holders of keys by those of `config`; requests that run go on.
     pub(super) fn set_clients(&self, config: &Config) {
         let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
-        *clients = Arc::new(Clients::new(config, &clients));
+        let new = Clients::new(config, &clients);
+        audit::keys_changed(&clients, &new);
+        *clients = Arc::new(new);
     }
 
     /// The certificate at this moment; `None` without TLS.

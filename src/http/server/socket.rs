@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,16 @@ impl Listener {
                 Ok(Socket::Tcp(stream))
             }
             Self::Unix(listener) => Ok(Socket::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl Socket {
+    /// Address of the other end; `None` for a Unix socket, or one that has gone.
+    pub(super) fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(socket) => socket.peer_addr().ok().map(|address| address.ip()),
+            Self::Unix(_) => None,
         }
     }
 }

@@ -356,7 +356,7 @@ fn strftime(format: &str, unix_s: i64) -> String {
 }
 
 /// Days since 1970-01-01 of a Gregorian date; Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+pub fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let year_of_era = year - era * 400;

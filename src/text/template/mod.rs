@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use family::{Family, family_of};
-pub use jinja::civil;
+pub use jinja::{civil, days_from_civil};
 
 use minijinja::Environment;
 use minijinja::value::Value;
