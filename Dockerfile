@@ -35,7 +35,8 @@ RUN cargo build --profile dist --locked --bin perigee \
 # The packages. Copied files keep the age they have outside, which may be older than the empty build: `touch` tells
 # cargo that they changed.
 COPY . .
-RUN find src kernels -name lib.rs -exec touch {} + && touch src/main.rs \
+ARG COMMIT=
+RUN export BUILD_COMMIT="$COMMIT" && find src kernels -name lib.rs -exec touch {} + && touch src/main.rs \
  && cargo build --profile dist --locked --bin perigee \
  && mkdir -p /image/bin /image/home /image/state/jit-cache \
  && cp target/dist/perigee /image/bin/ \

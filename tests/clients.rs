@@ -207,6 +207,8 @@ fn a_reload_changes_keys_policy_and_guard_at_once_or_nothing() {
             send(client, "POST", "/v1/completions", Some(key), &reply(max)).await
         };
         assert_eq!(generate(&mut client, "k1", 1).await.status, 200);
+        let first = client.get("/version").await.json()["settings_digest"].clone();
+        assert!(first.as_str().is_some_and(|digest| digest.len() == 16), "{first}");
         // A file that is wrong changes nothing, and says what is wrong.
         write_settings(&file, "\"k2\"", "[guard]\nmode = \"sleepy\"\n");
         let refused = send(&mut client, "POST", "/admin/reload", Some("root"), "").await;
@@ -216,7 +218,7 @@ fn a_reload_changes_keys_policy_and_guard_at_once_or_nothing() {
         write_settings(
             &file,
             "{ name = \"b\", key = \"k2\" }",
-            "[guard]\nmode = \"off\"\n[sampling.policy.temperature]\nonly = 0.5\n[scheduler]\nmax_num_seqs = 3\n",
+            "[guard]\nmode = \"off\"\n[model]\nserved_name = [\"renamed\"]\n[sampling.policy.temperature]\nonly = 0.5\n[scheduler]\nmax_num_seqs = 3\n",
         );
         let report = send(&mut client, "POST", "/admin/reload", Some("root"), "").await;
         assert_eq!(report.status, 200, "{}", report.text());
@@ -224,10 +226,12 @@ fn a_reload_changes_keys_policy_and_guard_at_once_or_nothing() {
             list.as_array().unwrap().iter().map(|change| change["key"].as_str().unwrap().to_owned()).collect()
         };
         let report = report.json();
-        assert_eq!(keys(&report["changed"]), ["guard.mode", "sampling.policy", "server.api_keys"]);
+        assert_eq!(keys(&report["changed"]), ["guard.mode", "model.served_name", "sampling.policy", "server.api_keys"]);
         assert_eq!(keys(&report["at_next_start"]), ["scheduler.max_num_seqs"]);
         assert_eq!(generate(&mut client, "k1", 1).await.status, 401);
-        assert_eq!(generate(&mut client, "k2", 1).await.status, 200);
+        let renamed = generate(&mut client, "k2", 1).await;
+        assert_eq!((renamed.status, &renamed.json()["model"]), (200, &json!("renamed")));
+        assert_ne!(client.get("/version").await.json()["settings_digest"], first);
         let settings = send(&mut client, "GET", "/settings", Some("k2"), "").await;
         assert!(settings.text().contains("\"off\"") && !settings.text().contains("k2\""), "{}", settings.text());
         // The same by signal.

@@ -109,8 +109,13 @@ impl Served {
     }
 
     /// SIGTERM; the exit code and the log.
-    pub(crate) fn terminate_for_log(mut self) -> (Option<i32>, String) {
+    pub(crate) fn terminate_for_log(self) -> (Option<i32>, String) {
         self.signal("TERM");
+        self.wait()
+    }
+
+    /// The exit code and the log of a process that ends.
+    pub(crate) fn wait(mut self) -> (Option<i32>, String) {
         let code = self.process.wait().expect("the process ends").code();
         (code, self.log.take().map_or_else(String::new, |log| log.join().expect("the log is read")))
     }

@@ -109,6 +109,43 @@ fn keys_have_ends_routes_budgets_and_longest_replies() {
     assert!(metrics.text().contains(line), "{}", metrics.text());
 }
 
+/// A ledger begins with the server: a budget that a reload brings with one would be none.
+#[test]
+fn a_reload_gives_no_budget_without_a_ledger_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("site.toml");
+    let write = |more: &str| {
+        std::fs::write(&file, format!("[server]\nadmin_key = \"root\"\n{more}")).unwrap();
+    };
+    write("");
+    let served = Served::start_with(&["--config", file.to_str().unwrap()]);
+    let key = "api_keys = [\"{ name = 'a', key = 'k', tokens_per_day = 1 }\"]\n";
+    write(&format!("{key}[usage]\ndirectory = \"{}\"\n", folder.path().display()));
+    let refused = runtime().block_on(send(&served, "POST", "/admin/reload", "root", ""));
+    assert_eq!(refused.status, 422);
+    assert!(
+        refused.text().contains("usage.directory is in force from the next start on"),
+        "{}",
+        refused.text()
+    );
+}
+
+#[test]
+fn a_server_without_work_ends_by_itself() {
+    let served = Served::start(None, &["server.idle_exit_s=0.01"]);
+    let (code, log) = served.wait();
+    assert_eq!(code, Some(0));
+    assert!(log.contains("no request of the model for server.idle_exit_s"), "{log}");
+}
+
+#[test]
+fn a_self_test_comes_before_ready() {
+    let served = Served::start(None, &["model.self_test=true"]);
+    let said =
+        served.booted.iter().find(|line| line.contains("\"self-test\"")).expect("a line of the self-test");
+    assert!(said.contains("\"said\":"), "{said}");
+}
+
 #[test]
 fn the_log_says_who_called_and_who_was_refused() {
     let folder = tempfile::tempdir().unwrap();

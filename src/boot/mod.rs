@@ -15,6 +15,7 @@ mod progress;
 mod reload;
 mod run;
 mod sampling_defaults;
+mod self_test;
 pub mod sight;
 mod signals;
 mod stations;

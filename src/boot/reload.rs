@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
+use super::run::served_names;
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
 use crate::config::{ConfigErrors, Loaded, Settings, show_json, tidy};
 use perigee_http::server::{self, Control, Operator, Tls};
@@ -25,6 +26,8 @@ const LIVE: &[&str] = &[
     "reasoning.",
     "guard.",
     "telemetry.log_level",
+    "model.served_name",
+    "model.accept_any_name",
 ];
 
 /// Reads the settings from all their sources.
@@ -58,6 +61,12 @@ impl Reloader {
         };
         let new = (self.load)().map_err(|errors| errors.to_string())?;
         new.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let budgeted = new.settings.server.api_keys.iter().find(|entry| entry.limits.has_budget());
+        if budgeted.is_some() && !self.server.has_ledger() {
+            return Err("server.api_keys: tokens_per_day and tokens_per_month need the ledger, and usage.directory is in force \
+                        from the next start on"
+                .into());
+        }
         // Also where no path differs: renewals write new content to the old place.
         let tls = Tls::read(&new.settings.server).map_err(|error| error.to_string())?;
         let mut differences = differences(&current, &new);
@@ -78,6 +87,7 @@ impl Reloader {
         api.request_timeout = settings.server.request_timeout();
         api.unknown_fields = settings.server.unknown_fields;
         api.hosted_tools = settings.server.hosted_tools;
+        api.rename(served_names(settings), settings.model.accept_any_name);
         self.server.replace(api, &settings.server, tls);
         for Change { key, old, new, .. } in &live {
             tracing::info!(key, old, new, "setting changed");
@@ -111,6 +121,10 @@ impl Reloader {
 }
 
 impl Operator for Reloader {
+    fn settings_digest(&self) -> String {
+        settings_digest(&self.loaded.lock().unwrap_or_else(PoisonError::into_inner).settings)
+    }
+
     fn settings(&self) -> Value {
         show_json(&self.loaded.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -118,6 +132,12 @@ impl Operator for Reloader {
     fn reload(&self) -> Result<Value, String> {
         self.apply().inspect_err(|problems| tracing::error!("settings not reloaded: {problems}"))
     }
+}
+
+/// The first 16 digits of the BLAKE3 of all settings in force, whose secrets are masked: equal where the settings are.
+fn settings_digest(settings: &Settings) -> String {
+    let text = serde_json::to_string(settings).unwrap_or_default();
+    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
 }
 
 /// A setting that differs.
@@ -179,6 +199,8 @@ fn in_force(old: &Loaded, new: Loaded) -> Loaded {
     settings.reasoning = new.settings.reasoning.clone();
     settings.guard = new.settings.guard.clone();
     settings.telemetry.log_level = new.settings.telemetry.log_level.clone();
+    settings.model.served_name = new.settings.model.served_name.clone();
+    settings.model.accept_any_name = new.settings.model.accept_any_name;
     let mut origins = old.origins.clone();
     let live = new.origins.iter().filter(|(key, _)| is_live(key, &old.settings.server, &new.settings.server));
     origins.extend(live.map(|(key, origin)| (key.clone(), origin.clone())));
@@ -242,6 +264,8 @@ mod tests {
             ("sampling.temperature", "0.5"),
             ("reasoning.field", "reasoning"),
             ("guard.mode", "off"),
+            ("model.served_name", "other"),
+            ("model.accept_any_name", "true"),
             ("telemetry.log_level", "debug"),
             ("telemetry.log_format", "json"),
             ("scheduler.max_queue_len", "3"),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tokio::runtime::{self, Runtime};
+use tokio::runtime::{self, Handle, Runtime};
 
 use super::engine::{EngineOptions, EngineProgress, GivenDevices, StartedEngine, start_engine};
 use super::error::{BootError, chain};
@@ -14,7 +14,8 @@ use super::open_files;
 use super::progress::Progress;
 use super::reload::{Load, Reloader};
 use super::sampling_defaults::{ModelDefaults, sampling_defaults};
-use super::signals::{Signals, survive_file_size_limit};
+use super::self_test::self_test;
+use super::signals::{Ending, Signals, survive_file_size_limit};
 use super::stations::{load_sight, load_text, open_checkpoint, read_blueprint};
 use super::watchdog;
 use crate::config::{Loaded, Settings};
@@ -183,7 +184,13 @@ async fn serve_until_end(
     let StartedEngine { handle, thread } = engine;
     let mut ended = tokio::task::spawn_blocking(move || thread.join());
     let leave = async {
-        let ending = signals.end().await;
+        let ending = tokio::select! {
+            ending = signals.end() => ending,
+            () = server.unused() => {
+                tracing::info!("no request of the model for server.idle_exit_s: the server ends");
+                Ending::now()
+            }
+        };
         tokio::select! {
             () = server.leave() => (ending, false),
             () = signals.force(ending) => (ending, true),
@@ -296,7 +303,6 @@ fn boot(
         }
         progress.engine(&at);
     })?;
-    progress.done();
     let facts = engine.handle.facts();
     metrics.set_engine_info(&EngineInfo {
         backend: facts.backend.into(),
@@ -334,6 +340,11 @@ fn boot(
     api.unknown_fields = settings.server.unknown_fields;
     api.hosted_tools = settings.server.hosted_tools;
     api.body_limit = if api.generator.sees() { settings.vision.max_body_bytes } else { 0 };
+    if settings.model.self_test {
+        progress.stage("self-test");
+        Handle::current().block_on(self_test(&api))?;
+    }
+    progress.done();
     Ok(Booted { api, model, engine, publisher })
 }
 
@@ -355,7 +366,7 @@ fn tell_routers(
 }
 
 /// Names that clients may use: the operator's, else the folder's, else the embedded model's.
-fn served_names(settings: &Settings) -> Vec<String> {
+pub(super) fn served_names(settings: &Settings) -> Vec<String> {
     if !settings.model.served_name.is_empty() {
         return settings.model.served_name.clone();
     }

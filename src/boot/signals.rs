@@ -56,7 +56,7 @@ impl Signals {
     /// Waits for the signal that begins the end.
     pub(super) async fn end(&mut self) -> Ending {
         self.next().await;
-        Ending { began: Instant::now() }
+        Ending::now()
     }
 
     /// Waits for a signal that forces the end.
@@ -103,6 +103,11 @@ pub(super) struct Ending {
 }
 
 impl Ending {
+    /// An end that begins at this moment.
+    pub(super) fn now() -> Self {
+        Self { began: Instant::now() }
+    }
+
     /// Whether a further signal, at `now`, forces the end.
     fn is_forced_by(self, kind: Kind, now: Instant) -> bool {
         kind == Kind::Interrupt || now.saturating_duration_since(self.began) > SAME_TIME

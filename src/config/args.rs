@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
+use super::coerce::parse_tokens;
 use super::device::ActivationsChoice;
 use super::sources::{FlagValue, LoadRequest};
 use super::vllm_flags::VllmFlags;
@@ -315,6 +316,12 @@ pub struct BenchArgs {
 }
 
 /// A share, 0 to 1.
+/// Tokens, also as `128k` and `1M`.
+fn tokens(text: &str) -> Result<usize, String> {
+    let tokens = parse_tokens(text).and_then(|tokens| usize::try_from(tokens).ok());
+    tokens.ok_or_else(|| "expected a whole number of tokens, or one such as 128k or 1M".into())
+}
+
 fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 1".into()) }
@@ -449,7 +456,8 @@ pub struct PlanArgs {
     /// Checkpoint folder, or a config.json alone.
     #[arg(value_name = "FOLDER|config.json")]
     pub model: PathBuf,
-    /// Devices as NUMBERxDEVICE: rtx-pro-6000, h200, b200, b300, or a size such as 96GB.
+    /// Devices as NUMBERxDEVICE: rtx-pro-6000, l40s, a100, h20, h100, h200, b200, b300, gb200, gb300, mi355x, or a size such as
+    /// 96GB.
     #[arg(long, value_name = "NxDEVICE")]
     pub devices: String,
     /// Format of the routed experts [default: as stored; bf16 for a config.json alone]: nvfp4, mxfp4, int4-g32, fp8, bf16.
@@ -464,11 +472,11 @@ pub struct PlanArgs {
     /// Element type of the KV cache [default: the profile's, or fp8]: fp8 or bf16.
     #[arg(long)]
     pub kv: Option<String>,
-    /// Longest context, tokens [default: the profile's, or config.json's].
-    #[arg(long, value_name = "N")]
+    /// Longest context, tokens, also as 128k or 1M [default: the profile's, or config.json's].
+    #[arg(long, value_name = "N", value_parser = tokens)]
     pub max_model_len: Option<usize>,
     /// Tokens of the largest step, which size the workspace [default: the profile's, or 2048].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = tokens)]
     pub max_num_batched_tokens: Option<usize>,
     /// Sequences at once, which size the logits [default: the profile's, or 256].
     #[arg(long, value_name = "N")]

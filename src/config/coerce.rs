@@ -14,8 +14,8 @@ pub(super) fn typed(section: &str, key: &str, value: Value) -> Result<Value, Str
     match settings::check_type(section, key, &value) {
         Ok(()) => Ok(value),
         Err(kind) => {
-            let size = value.as_str().and_then(|text| size_value(section, key, text));
-            size.ok_or_else(|| explain(section, key, &kind))
+            let number = value.as_str().and_then(|text| number_with_unit(section, key, text));
+            number.ok_or_else(|| explain(section, key, &kind))
         }
     }
 }
@@ -32,7 +32,7 @@ pub(super) fn text(section: &str, key: &str, text: &str) -> Result<Value, String
             Err(kind) => error = Some(error.unwrap_or(kind)),
         }
     }
-    if let Some(value) = size_value(section, key, text) {
+    if let Some(value) = number_with_unit(section, key, text) {
         return Ok(value);
     }
     let list = Value::from(list_items(text));
@@ -60,10 +60,36 @@ fn list_items(text: &str) -> Vec<String> {
     text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// `8GiB` as a number, for keys in bytes.
-fn size_value(section: &str, key: &str, text: &str) -> Option<Value> {
-    let value = Value::from(key.ends_with("_bytes").then(|| parse_size(text))??);
+/// Keys that are numbers of tokens, and may be written as `128k`.
+const TOKEN_KEYS: [&str; 4] = ["max_model_len", "max_num_batched_tokens", "max_queue_tokens", "max_tokens"];
+
+/// `8GiB` as a number, for keys in bytes, and `128K` for keys in tokens.
+fn number_with_unit(section: &str, key: &str, text: &str) -> Option<Value> {
+    let number = match key {
+        _ if key.ends_with("_bytes") => parse_size(text),
+        _ if TOKEN_KEYS.contains(&key) => parse_tokens(text),
+        _ => None,
+    };
+    let value = Value::from(number?);
     settings::check_type(section, key, &value).ok().map(|()| value)
+}
+
+/// Tokens with a unit as vLLM reads them: `k`, `m` are decimal, `K`, `M` binary, fractions allowed before the decimal ones.
+pub(super) fn parse_tokens(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (number, factor) = match text.char_indices().last()? {
+        (at, 'k') => (&text[..at], 1000),
+        (at, 'm') => (&text[..at], 1_000_000),
+        (at, 'K') => (&text[..at], 1 << 10),
+        (at, 'M') => (&text[..at], 1 << 20),
+        _ => (text, 1_u64),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor);
+    }
+    let is_decimal = factor % 1000 == 0 && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let tokens = number.parse::<f64>().ok().filter(|_| is_decimal)? * factor as f64;
+    (tokens.fract() == 0.0 && tokens < 2f64.powi(53)).then_some(tokens as u64)
 }
 
 /// Bytes of a size with a binary or decimal unit, fractions allowed.
@@ -129,7 +155,11 @@ fn found_words(found: &Actual) -> String {
 
 /// Rust's word for a type as a person's.
 fn words(key: &str, expected: &str) -> String {
-    let size = if key.ends_with("_bytes") { ", or a size such as \"8GiB\"" } else { "" };
+    let size = match key {
+        _ if key.ends_with("_bytes") => ", or a size such as \"8GiB\"",
+        _ if TOKEN_KEYS.contains(&key) => ", or one such as \"128K\"",
+        _ => "",
+    };
     match expected {
         "u16" => "a whole number from 0 to 65535".into(),
         "u32" | "u64" | "usize" => format!("a whole number, not negative{size}"),
@@ -162,6 +192,31 @@ pub(super) fn display(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_may_have_units() {
+        for (text, tokens) in [
+            ("4096", Some(4096)),
+            ("128k", Some(128_000)),
+            ("128K", Some(131_072)),
+            ("1M", Some(1 << 20)),
+            ("1m", Some(1_000_000)),
+            ("25.6k", Some(25_600)),
+            ("1.5K", None),
+            ("1.23456k", None),
+            ("k", None),
+            ("-1k", None),
+            ("", None),
+            ("99999999999999999999k", None),
+            ("1e3k", None),
+        ] {
+            assert_eq!(parse_tokens(text), tokens, "{text}");
+        }
+        assert_eq!(super::text("scheduler", "max_model_len", "256K").unwrap(), Value::from(262_144u64));
+        let wrong = super::text("scheduler", "max_model_len", "long").unwrap_err();
+        assert!(wrong.contains("or one such as \"128K\""), "{wrong}");
+        assert!(super::text("scheduler", "max_num_seqs", "1k").is_err());
+    }
 
     #[test]
     fn text_takes_the_type_of_its_key() {

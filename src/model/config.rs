@@ -22,6 +22,9 @@ pub struct Config {
     /// Whether requests may name the model as they like, up to 256 bytes, and get that name back;
     /// false = another name than the served ones is answered 404.
     pub accept_any_name: bool,
+    /// Whether the model answers a question of the server's own before the server is ready; the start fails where the reply is empty,
+    /// broken, or one character again and again. Costs the time of 48 tokens.
+    pub self_test: bool,
     /// Epsilon of the two norms inside attention (q_a_layernorm, kv_a_layernorm): "config" = the checkpoint's rms_norm_eps, as
     /// vLLM and SGLang do; 1e-6 = what Hugging Face's implementation uses whatever the checkpoint says.
     pub latent_norm_eps: LatentNormEps,

@@ -305,17 +305,16 @@ fn table(estimate: &Estimate) -> String {
         row("full contexts at once", format!("{:.2}", layout.full_contexts));
         for (sequences, context, ms) in &layout.decode_floor {
             let rate = *sequences as f64 * 1e3 / ms;
-            row(
-                &format!("decode {sequences} x {context}"),
-                format!("{ms:.2} ms, at most {rate:.0} tokens/s"),
-            );
+            row(&format!("limit, {sequences} x {context}"), format!("{ms:.2} ms a step, {rate:.0} tokens/s"));
         }
     }
     if let Some((short, long)) = estimate.prefill_ceiling {
         let _ = writeln!(
             text,
-            "\nprefill: at most {short:.0} tokens/s at short context, {long:.0} over a prompt of full length"
+            "\nlimit of prompts: {short:.0} tokens/s at short context, {long:.0} over a prompt of full length"
         );
+        let measured = set.device.measured.unwrap_or("nothing on such a device");
+        let _ = writeln!(text, "measured: {measured}");
     }
     if !estimate.remedies.is_empty() {
         let _ = writeln!(text, "\nnothing fits; what would help:");

@@ -37,11 +37,18 @@ pub fn openapi() -> &'static [u8] {
 struct Version {
     version: &'static str,
     name: &'static str,
+    /// The commit that the program was built from, where its build was told (`BUILD_COMMIT`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commit: Option<&'static str>,
+    /// What all settings in force come to: equal on servers with equal settings, but for their secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings_digest: Option<String>,
 }
 
-/// `/version`.
-pub fn version() -> Vec<u8> {
-    write::document(&Version { version: env!("CARGO_PKG_VERSION"), name: "perigee" })
+/// `/version`; `settings_digest`: once the settings are known.
+pub fn version(settings_digest: Option<String>) -> Vec<u8> {
+    let commit = option_env!("BUILD_COMMIT").filter(|commit| !commit.is_empty());
+    write::document(&Version { version: env!("CARGO_PKG_VERSION"), name: "perigee", commit, settings_digest })
 }
 
 fn document() -> Value {

@@ -121,6 +121,11 @@ impl Api {
         Self { generator, request_timeout, unknown_fields, hosted_tools, body_limit: 0, card, stored, logged }
     }
 
+    /// Serves the model under other names from now on.
+    pub fn rename(&mut self, names: Vec<String>, accept_any_name: bool) {
+        self.card = ModelCard { names, accept_any_name, ..self.card.clone() };
+    }
+
     /// Gives room for responses that clients can come back to, in bytes; without it nothing is stored.
     pub fn with_stored_responses(mut self, max_bytes: usize) -> Self {
         self.stored = Arc::new(StoredResponses::new(max_bytes));

@@ -92,6 +92,9 @@ pub struct Config {
     /// Longest time that a request waits for the boot to end instead of being refused, seconds; 0 = none. For routers that send to a server as soon
     /// as it listens. Larger: fewer refusals after a restart, slower ones.
     pub start_wait_s: f64,
+    /// Time without a request of the model after which the server drains and ends with exit code 0, seconds; 0 = never. For
+    /// supervisors that start a server when there is work again (scale to zero). Larger: an idle GPU is held longer.
+    pub idle_exit_s: f64,
     /// Time after SIGTERM in which requests are still taken while /health/ready says 503 already, seconds: routers and endpoint lists learn
     /// of the end with a delay, and what they send meanwhile would be refused. 0 = none; 5 to 15 behind a router or in Kubernetes.
     /// Larger: slower restarts.
@@ -137,6 +140,7 @@ impl Default for Config {
             request_timeout_s: 600.0,
             sse_keep_alive_s: 15.0,
             start_wait_s: 0.0,
+            idle_exit_s: 0.0,
             drain_delay_s: 0.0,
             drain_timeout_s: 30.0,
             stored_responses_bytes: 64 << 20,
@@ -238,6 +242,7 @@ impl Config {
         }
         for (key, value) in [
             ("start_wait_s", self.start_wait_s),
+            ("idle_exit_s", self.idle_exit_s),
             ("drain_delay_s", self.drain_delay_s),
             ("drain_timeout_s", self.drain_timeout_s),
         ] {
@@ -328,6 +333,11 @@ impl Config {
     /// `start_wait_s`.
     pub fn start_wait(&self) -> Duration {
         seconds(self.start_wait_s)
+    }
+
+    /// `idle_exit_s`.
+    pub fn idle_exit(&self) -> Duration {
+        seconds(self.idle_exit_s)
     }
 
     /// `drain_delay_s`.

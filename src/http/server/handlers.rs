@@ -93,7 +93,9 @@ pub(super) async fn run(
             let form = accept::exposition(headers);
             Ok(Reply::Text(form.content_type(), metrics.render(form)))
         }
-        Handler::Version => json(api::version()),
+        Handler::Version => {
+            json(api::version(shared.operator().ok().map(|operator| operator.settings_digest())))
+        }
         Handler::OpenApi => json(api::openapi().to_vec()),
         Handler::Docs => Ok(Reply::File(&page::REFERENCE)),
         Handler::Page => Ok(Reply::File(&page::INDEX)),

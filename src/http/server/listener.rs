@@ -65,6 +65,11 @@ impl Control {
         self.0.api()
     }
 
+    /// Whether usage is written down.
+    pub fn has_ledger(&self) -> bool {
+        self.0.ledger.get().is_some()
+    }
+
     /// The certificate that connections see which begin now; `None` without TLS.
     pub fn tls(&self) -> Option<Tls> {
         self.0.tls()
@@ -153,6 +158,11 @@ impl Server {
         self.shared.set_api(api);
         self.shared.readiness.ready();
         self.shared.metrics.set_phase(true, false);
+    }
+
+    /// Waits until the model has answered nothing for `server.idle_exit_s`; for ever without.
+    pub async fn unused(&self) {
+        self.shared.unused_for(self.shared.config.idle_exit()).await;
     }
 
     /// Denies readiness and goes on taking requests for `server.drain_delay_s`, so that routers stop sending before anything is refused.

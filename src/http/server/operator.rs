@@ -4,6 +4,9 @@ use serde_json::Value;
 
 /// The operator's side of a server.
 pub trait Operator: Send + Sync {
+    /// What all settings in force come to, in 16 hexadecimal digits: equal on servers with equal settings, but for their secrets.
+    fn settings_digest(&self) -> String;
+
     /// Every setting with its value and origin, secrets masked.
     fn settings(&self) -> Value;
 

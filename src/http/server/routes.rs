@@ -110,7 +110,7 @@ async fn admit(
     if route.needs_model() {
         shared.readiness.started(shared.config.start_wait()).await;
         // Counted before the phase is read: a drain sees either this request or its refusal.
-        log.runs(shared.run());
+        log.runs(shared.run(route.generates()));
         shared.readiness.service(shared.api())?;
     }
     if route.has_body() {

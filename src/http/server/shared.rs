@@ -2,8 +2,10 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::admission::Hosts;
 use super::audit::{self, Refusals};
@@ -58,10 +60,15 @@ pub(super) struct Shared {
     pub(super) life: watch::Sender<Life>,
     /// Requests for which a drain waits.
     pub(super) running: watch::Sender<usize>,
+    /// Of these, such that the model answers.
+    pub(super) generating: watch::Sender<usize>,
 }
 
 /// A request that a drain waits for, until dropped.
-pub(super) struct Running(Arc<Shared>);
+pub(super) struct Running {
+    shared: Arc<Shared>,
+    generates: bool,
+}
 
 impl Shared {
     pub(super) fn new(config: Config, metrics: Arc<Metrics>, loopback: bool, tls: Option<Tls>) -> Self {
@@ -81,6 +88,7 @@ impl Shared {
             bodies: Bodies::new(config.bodies_bytes()),
             life: watch::Sender::new(Life::Serving),
             running: watch::Sender::new(0),
+            generating: watch::Sender::new(0),
             config,
         }
     }
@@ -139,9 +147,12 @@ impl Shared {
     }
 
     /// Counts a request among those that a drain waits for.
-    pub(super) fn run(self: &Arc<Self>) -> Running {
+    pub(super) fn run(self: &Arc<Self>, generates: bool) -> Running {
         self.running.send_modify(|running| *running += 1);
-        Running(self.clone())
+        if generates {
+            self.generating.send_modify(|generating| *generating += 1);
+        }
+        Running { shared: self.clone(), generates }
     }
 
     /// Most bytes of a body: more where the model sees images.
@@ -164,6 +175,22 @@ impl Shared {
         *self.life.borrow() >= Life::Cut
     }
 
+    /// Waits until the model has answered nothing for `time`; for ever where that is zero.
+    pub(super) async fn unused_for(&self, time: Duration) {
+        if time.is_zero() {
+            return std::future::pending().await;
+        }
+        let mut generating = self.generating.subscribe();
+        loop {
+            let _ = generating.wait_for(|generating| *generating == 0).await;
+            // Also a request that has ended in the meantime begins the time anew.
+            generating.borrow_and_update();
+            if timeout(time, generating.changed()).await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Waits until no request runs.
     pub(super) async fn idle(&self) {
         let _ = self.running.subscribe().wait_for(|running| *running == 0).await;
@@ -172,6 +199,9 @@ impl Shared {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.running.send_modify(|running| *running -= 1);
+        if self.generates {
+            self.shared.generating.send_modify(|generating| *generating -= 1);
+        }
+        self.shared.running.send_modify(|running| *running -= 1);
     }
 }
