@@ -312,6 +312,8 @@ metrics Perigee {
     IgnoredFields: Counter, "perigee_ignored_fields_total", &[], "Request fields with a name that nobody reads.";
     Spans: Counter, "perigee_trace_spans_total", &[("outcome", &["exported", "dropped"])],
         "Spans of traces: exported = the collector took them, dropped = it did not in time.";
+    Reloaded: Gauge, "perigee_settings_reload_timestamp_seconds", &[],
+        "Unix time at which settings were last read anew and put in force; 0 = never since the start.";
     CertificateEnd: Gauge, "perigee_tls_certificate_not_after_timestamp_seconds", &[],
         "Unix time at which the TLS certificate ends; 0 without TLS.";
 }

@@ -486,6 +486,12 @@ impl Metrics {
         self.recorder.record(Metric::CertificateEnd, unix_s.unwrap_or(0) as f64);
     }
 
+    /// Records that settings were read anew and are in force.
+    pub fn record_reload(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.recorder.record(Metric::Reloaded, now.as_secs_f64());
+    }
+
     /// Records a complete HTTP exchange. `route` is a name from a closed set, such as the path's
     /// pattern, never the raw path.
     pub fn record_http(&self, route: &'static str, status: u16, took: Duration) {

@@ -81,6 +81,7 @@ impl Control {
         self.0.set_clients(config);
         self.0.set_api(api);
         self.0.set_tls(tls);
+        self.0.metrics.record_reload();
     }
 }
 
