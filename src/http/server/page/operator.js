@@ -40,7 +40,8 @@ export function setUpOperator(askForKey) {
       const last = requests.slice(-MAX_REQUESTS).reverse();
       byId('requests-rows').replaceChildren(...last.map(row));
       byId('requests').hidden = last.length === 0;
-      note.textContent = last.length ? `The last ${last.length} requests, read at ${new Date().toLocaleTimeString()}.` : 'No request has ended yet.';
+      const words = last.length === 1 ? 'The only request' : `The last ${last.length} requests`;
+      note.textContent = last.length ? `${words}, read at ${new Date().toLocaleTimeString()}.` : 'No request has ended yet.';
     } catch (error) {
       forgetRequests();
       note.textContent = refused(error, askForKey);
