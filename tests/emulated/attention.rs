@@ -498,6 +498,27 @@ fn tensor_cores_attend_as_the_reference_does() {
     World::new(ODD, CacheDtype::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
 }
 
+/// Chunks of one half of a block and of both, more rows than a block has, edges of tiles and of slabs, faults of warps that run in any order.
+#[test]
+fn prompts_on_tensor_memory_are_attended_as_the_reference_does() {
+    let steps = [
+        vec![expanded(0, 0..1), expanded(1, 126..131), expanded(2, 250..257)],
+        vec![expanded(0, 0..130), expanded(1, 100..250)],
+        vec![expanded(0, 0..257)],
+    ];
+    for (i, chunks) in steps.iter().enumerate() {
+        for (arch, slab_keys) in [(Arch::Sm100a, 128), (Arch::Sm103a, 512)] {
+            let shape = MlaShape { num_heads: 1 + i % 2, ..KIMI };
+            let dtype = [CacheDtype::Bf16, fp8(true, false), fp8(true, true)][i];
+            let world = World::new(shape, dtype, KvUpType::Bf16, [64, 16][i % 2]).rounded();
+            let capacity = AttentionCapacity { slab_keys, rows: 300, ..ROOMY };
+            let seed = (slab_keys == 128).then_some(i as u64);
+            let off = world.check(chunks, &Way { arch, capacity, seed, races: true });
+            println!("STEP {i} {arch} {off:?}");
+        }
+    }
+}
+
 /// Random latents and weights of a slab, and room for its keys and values.
 pub(crate) fn slab(
     stream: &mut Stream<TestDriver>,
@@ -1055,12 +1076,13 @@ fn bits_of_expanded_rows_depend_on_their_position_alone() {
         (Arch::Sm80, World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16)),
         (Arch::Sm80, World::new(ODD, fp8(true, false), KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, false), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm103a, World::new(few_heads, CacheDtype::Bf16, KvUpType::Bf16, 64).rounded()),
     ] {
         let plain = Way { arch, ..PLAIN };
         let Some(whole) = world.bits(&[expanded(0, 0..140)], &plain) else { return };
-        // Hopper's kernel computes 128 rows however few there are.
+        // Kernels of their own compute 128 rows however few there are.
         let ways = [(6, 96, 33), (7, 4096, 140), (5, 1, 5)];
-        let ways = if arch == Arch::Sm90a { &ways[..2] } else { &ways[..] };
+        let ways = if arch == Arch::Sm80 { &ways[..] } else { &ways[..2] };
         for &(seed, slab_keys, step) in ways {
             let capacity = AttentionCapacity { slab_keys, ..ROOMY };
             let way = Way { seed: Some(seed), capacity, ..plain };
