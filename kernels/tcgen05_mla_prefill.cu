@@ -99,6 +99,12 @@ __device__ __forceinline__ void load(const Params& params, Shared& shared, int h
     wait_copies<0>();
 }
 
+// Waits for a unit, by the thread that begins products. Copies were made by others, behind whose arrival it is.
+__device__ __forceinline__ void wait_for_unit(Shared& shared, const Turn& turn) {
+    wait(&shared.filled[turn.stage], turn.parity);
+    publish_stores();
+}
+
 // Begins all products of a block, by one thread: of each half in turn the values of a tile, then the scores of the next one.
 __device__ __forceinline__ void multiply(Shared& shared, bool has_sums, int halves, int first_tiles, int tiles) {
     constexpr u32 SCORES = product_descriptor(BF16, BF16, ROWS, KEYS), VALUES = product_descriptor(BF16, BF16, ROWS, VALUE) | ALONG_COLUMNS_OF_B;
@@ -115,10 +121,10 @@ __device__ __forceinline__ void multiply(Shared& shared, bool has_sums, int halv
 #pragma unroll
                 for (int part = 0; part < PARTS; ++part) {
                     const Turn turn(tile - 1, KEY_PANELS + part);
-                    wait(&shared.filled[turn.stage], turn.parity);
+                    if (half == 0 || tile > first_tiles) {
+                        wait_for_unit(shared, turn);
+                    }
                     wait(&shared.weighed[half][part], (tile - 1) & 1);
-                    // Copies were made by other threads, behind whose arrival this one is.
-                    publish_stores();
                     after_meeting();
                     const u64 values = columns_descriptor(shared_address(shared.units[turn.stage]), VALUE_PANEL_BYTES);
 #pragma unroll
@@ -136,13 +142,15 @@ __device__ __forceinline__ void multiply(Shared& shared, bool has_sums, int halv
                 }
             }
             if (tile < own_tiles) {
+                // Scores of the tile before were read where its probabilities were made.
                 wait(&shared.asked[half], 0);
+                after_meeting();
 #pragma unroll
                 for (int panel = 0; panel < KEY_PANELS; ++panel) {
                     const Turn turn(tile, panel);
-                    wait(&shared.filled[turn.stage], turn.parity);
-                    publish_stores();
-                    after_meeting();
+                    if (half == 0 || tile >= first_tiles) {
+                        wait_for_unit(shared, turn);
+                    }
                     const u64 queries = rows_descriptor(shared_address(shared.queries[half][panel]));
                     const u64 keys = rows_descriptor(shared_address(shared.units[turn.stage]));
 #pragma unroll
@@ -375,6 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tcgen05_mla_prefill(con
         }
     }
     before_meeting();
+    __syncwarp();
     __syncthreads();
     after_meeting();
     if (group < HALVES) {
@@ -391,6 +400,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tcgen05_mla_prefill(con
         }
     }
     before_meeting();
+    __syncwarp();
     __syncthreads();
     if (warp == PRODUCT_WARP) {
         after_meeting();

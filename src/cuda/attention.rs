@@ -10,8 +10,8 @@ use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
     fp8_mla_decode, mla_decode, mla_prefill, tcgen05_mla_decode, tcgen05_mla_prefill, tiled_mla_absorb,
-    tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand,
-    wgmma_mla_prefill,
+    tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode,
+    wgmma_mla_expand, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
