@@ -8,6 +8,27 @@
 // Shapes:  query [T, H*(N+R)] f32, not rotated; keys_values [K, H*(N+V)], rope_keys [K, R] bf16; attended [T, H*V] f32.
 // Traffic: 2*K*H*(N+R+V) bytes of keys and values for every 256 rows, from L2 as long as the heads at work fit there.
 // Work:    2*H*(N+R+V) FLOP per row and visible key.
+// Floor:   Q=2048 K=32768 H=64: 2.66 TFLOP -> 1.18 ms at 2.25 PFLOP/s (B200). A tile of 128 keys and 256 rows on one of 148 multiprocessors at
+//          1.85 GHz: 2,560 clocks of the tensor cores (scores 1,536, values 1,024); 2,690 of shared memory at 128 bytes (queries and keys read
+//          192 KB, values 64, written 80); 2,050 of exponentials at 16 a clock; 1,170 of 80 KB from L2 at 70 bytes.
+// Grid:    (256 rows, the last ones first; H), 12 warps: 4 for each half of 128 rows, a thread a row; two copy, one begins products.
+//          Shared memory: 224 KB, queries and a ring of 8 units; one block on a multiprocessor. Registers: 208 of a thread with a row.
+// Tensor memory, columns of 128 lanes: sums of values 2 * 128, scores 2 * 128.
+// Order:   scores in steps of 16; softmax: tiles of 128 keys at absolute positions, a row's exponentials in four chains, then the chains, then
+//          tiles; values in steps of 16, tile by tile. Slabs begin at multiples of a tile: a row's result depends on its query, its position and
+//          its keys alone.
+// Tried:   on paper. 128 rows a block, queries in tensor memory: 64 bytes of L2 a clock, which is all there is. Tiles of 64 keys with two places of
+//          scores for each half: 1,730 clocks of shared memory beside 1,280 of the tensor cores. Sums in registers of warps of their own, as on
+//          Hopper: no reason left where sums are scaled seldom.
+//
+// The halves take turns on the tensor cores: while probabilities of one are made, values of the other are multiplied with those it has, then the
+// scores of its next tile. Probabilities come to where the scores were, in bf16 and in two parts: the values of the first 64 keys are multiplied
+// while exponentials of the others are made. So a half may take 1,280 clocks from its scores to its last probabilities, of which exponentials
+// are 1,024.
+//
+// What exponentials are taken against, the largest score so far, is changed, and sums with it, only where a later one is above it by 2^8: seldom
+// behind the first tile. Weights are then up to 2^8, which bf16 and f32 hold as exactly.
+
 #include "mla.cuh"
 #include "mla_slab.cuh"
 #include "panel.cuh"
@@ -168,25 +189,33 @@ __device__ __forceinline__ void multiply(Shared& shared, bool has_sums, int halv
     }
 }
 
-// Queries of a half, from row `first` on, to shared memory; rows behind the last one are zeros.
-__device__ __forceinline__ void load_queries(const Params& params, Shared& shared, int head, int half, int first) {
-    constexpr int CHUNKS = WIDTH / 8;
-#pragma unroll 2
-    for (int i = threadIdx.x % WARPGROUP; i < ROWS * CHUNKS; i += WARPGROUP) {
-        const int row = i / CHUNKS, chunk = i % CHUNKS;
-        uint4 words = make_uint4(0, 0, 0, 0);
-        if (first + row < params.num_rows) {
-            const i64 at = params.first_row + first + row;
+// Queries of a half, from row `first` on, to shared memory: chunks of eight values, BATCH of which a thread has on their way at once. Rows behind
+// the last one are that one: no result of theirs is written.
+template <bool ROTATED, int BATCH>
+__device__ __forceinline__ void load_chunks(const Params& params, Shared& shared, int head, int half, int first) {
+    constexpr int BEGIN = ROTATED ? NOPE / 8 : 0, CHUNKS = (ROTATED ? ROPE : NOPE) / 8;
+#pragma unroll 1
+    for (int begin = threadIdx.x % WARPGROUP; begin < ROWS * CHUNKS; begin += BATCH * WARPGROUP) {
+        float4 fours[BATCH][2];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const int row = (begin + i * WARPGROUP) / CHUNKS, chunk = BEGIN + begin % CHUNKS;
+            const i64 at = params.first_row + min(first + row, params.num_rows - 1);
             const float* from = params.query + (at * params.num_heads + head) * WIDTH;
             const float* rotation = params.rotations + at * ROPE;
-            const float4 low = query_four(from, rotation, NOPE, ROPE, 8 * chunk);
-            const float4 high = query_four(from, rotation, NOPE, ROPE, 8 * chunk + 4);
-            words = make_uint4(pair_of(low.x, low.y), pair_of(low.z, low.w), pair_of(high.x, high.y), pair_of(high.z, high.w));
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                fours[i][j] = ROTATED ? query_four(from, rotation, NOPE, ROPE, 8 * chunk + 4 * j) : four_of(from + 8 * chunk + 4 * j);
+            }
         }
-        *reinterpret_cast<uint4*>(shared.queries[half][chunk / 8] + panel_byte(row, chunk % 8)) = words;
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const int row = (begin + i * WARPGROUP) / CHUNKS, chunk = BEGIN + begin % CHUNKS;
+            const float4 low = fours[i][0], high = fours[i][1];
+            store_shared(shared_address(shared.queries[half][chunk / 8]) + panel_byte(row, chunk % 8), pair_of(low.x, low.y),
+                         pair_of(low.z, low.w), pair_of(high.x, high.y), pair_of(high.z, high.w));
+        }
     }
-    publish_stores();
-    arrive(&shared.asked[half]);
 }
 
 // Multiplies the sums of a lane.
@@ -206,17 +235,26 @@ __device__ __forceinline__ void scale_sums(u32 address, float factor) {
 }
 
 // What earlier slabs left of a row, to its lane.
-__device__ __forceinline__ void load_sums_of_row(const float* from, bool present, u32 address) {
+__device__ __forceinline__ void load_sums_of_row(const float* from, u32 address) {
+    constexpr int BATCH = 64;
 #pragma unroll 1
-    for (int first = 0; first < VALUE; first += 16) {
-        u32 words[16];
+    for (int first = 0; first < VALUE; first += BATCH) {
+        float4 fours[BATCH / 4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float4 four = present ? four_of(from + first + 4 * i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            words[4 * i] = __float_as_uint(four.x), words[4 * i + 1] = __float_as_uint(four.y);
-            words[4 * i + 2] = __float_as_uint(four.z), words[4 * i + 3] = __float_as_uint(four.w);
+        for (int i = 0; i < BATCH / 4; ++i) {
+            fours[i] = four_of(from + first + 4 * i);
         }
-        store_columns(address + first, words);
+#pragma unroll
+        for (int sixteen = 0; sixteen < BATCH / 16; ++sixteen) {
+            u32 words[16];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float4 four = fours[4 * sixteen + i];
+                words[4 * i] = __float_as_uint(four.x), words[4 * i + 1] = __float_as_uint(four.y);
+                words[4 * i + 2] = __float_as_uint(four.z), words[4 * i + 3] = __float_as_uint(four.w);
+            }
+            store_columns(address + first + 16 * sixteen, words);
+        }
     }
     finish_stores();
 }
@@ -265,16 +303,17 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
     const u32 lane_address = shared.tensor_memory + (static_cast<u32>(warp * WARP) << 16);
     const u32 sums = lane_address + half * VALUE, scores = lane_address + SCORE_COLUMNS + half * KEYS;
     const float infinity = __uint_as_float(0x7f800000u), scale = params.scale * LOG2_E;
-    const bool present = row < params.num_rows;
-    const i64 at = static_cast<i64>(params.first_row + row) * params.num_heads + head;
-    load_queries(params, shared, head, half, first);
+    // A row behind the last one has what that one has.
+    const i64 at = static_cast<i64>(params.first_row + min(row, params.num_rows - 1)) * params.num_heads + head;
+    load_chunks<false, 8>(params, shared, head, half, first);
+    load_chunks<true, 4>(params, shared, head, half, first);
+    publish_stores();
+    arrive(&shared.asked[half]);
     // In base 2.
     float reference = -infinity, total = 0.0f;
     if (params.first_key > 0) {
-        if (present) {
-            reference = params.statistics[2 * at], total = params.statistics[2 * at + 1];
-        }
-        load_sums_of_row(params.attended + at * VALUE, present, sums);
+        reference = params.statistics[2 * at], total = params.statistics[2 * at + 1];
+        load_sums_of_row(params.attended + at * VALUE, sums);
     }
     // Keys of the slab that the row sees.
     const int seen = min(params.num_keys, params.first_position + row + 1 - params.first_key);
@@ -341,7 +380,7 @@ __device__ __forceinline__ void attend(const Params& params, Shared& shared, int
     after_meeting();
     // Rows that see no later key have their result.
     const int num_done = params.first_key + params.num_keys - params.first_position;
-    if (present && row >= num_done) {
+    if (row < params.num_rows && row >= num_done) {
         params.statistics[2 * at] = reference;
         params.statistics[2 * at + 1] = total;
     }
