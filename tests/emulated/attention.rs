@@ -408,7 +408,7 @@ fn decode_steps() -> Vec<Chunk> {
     ]
 }
 
-/// Contexts around the boundaries of tiles, blocks and slabs of 64 keys: whole prompts and continuations.
+/// Contexts around the boundaries of tiles, blocks and slabs of 128 keys: whole prompts and continuations.
 fn prefill_steps() -> Vec<Chunk> {
     vec![
         expanded(0, 0..1),
@@ -1055,12 +1055,13 @@ fn bits_of_expanded_rows_depend_on_their_position_alone() {
         (Arch::Sm80, World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16)),
         (Arch::Sm80, World::new(ODD, fp8(true, false), KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, false), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm103a, World::new(few_heads, CacheDtype::Bf16, KvUpType::Bf16, 64).rounded()),
     ] {
         let plain = Way { arch, ..PLAIN };
         let Some(whole) = world.bits(&[expanded(0, 0..140)], &plain) else { return };
-        // Hopper's kernel computes 128 rows however few there are.
+        // Kernels of their own compute 128 rows however few there are.
         let ways = [(6, 96, 33), (7, 4096, 140), (5, 1, 5)];
-        let ways = if arch == Arch::Sm90a { &ways[..2] } else { &ways[..] };
+        let ways = if arch == Arch::Sm80 { &ways[..] } else { &ways[..2] };
         for &(seed, slab_keys, step) in ways {
             let capacity = AttentionCapacity { slab_keys, ..ROOMY };
             let way = Way { seed: Some(seed), capacity, ..plain };
