@@ -498,6 +498,33 @@ fn tensor_cores_attend_as_the_reference_does() {
     World::new(ODD, CacheDtype::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
 }
 
+/// The last launch of a prompt's attention multiplies as its chip does best.
+#[test]
+fn prompts_are_attended_on_the_tensor_cores_of_the_chip() {
+    let world = World::new(MlaShape { num_heads: 1, ..KIMI }, CacheDtype::Bf16, KvUpType::Bf16, 64).rounded();
+    for (arch, product) in [
+        (Arch::Sm80, "mma.sync"),
+        (Arch::Sm90a, "wgmma.mma_async"),
+        (Arch::Sm100a, "tcgen05.mma"),
+        (Arch::Sm103a, "tcgen05.mma"),
+        (Arch::Sm120a, "mma.sync"),
+    ] {
+        let way = Way { arch, ..PLAIN };
+        let Some(mut stream) = stream(&way) else { return };
+        let step = world.step(&[expanded(0, 0..3)]);
+        let mut attention = world.attention(&mut stream, &way);
+        let words = attention.lists(&step.plan, 0).unwrap().to_vec();
+        let (at, kv_up) = world.upload(&mut stream, &step, &words);
+        attention.attend_expanded(&mut stream, &at, &kv_up, &step.plan.expanded).unwrap();
+        let Some(report) = stream.driver().report() else { return };
+        let products = report.instructions().filter(|count| count.opcode.contains("mma"));
+        let others: Vec<String> =
+            products.map(|count| count.opcode).filter(|opcode| !opcode.starts_with(product)).collect();
+        let has_product = report.instructions().any(|count| count.opcode.starts_with(product));
+        assert!(has_product && others.iter().all(|name| name.starts_with("wgmma")), "{arch}: {others:?}");
+    }
+}
+
 /// Random latents and weights of a slab, and room for its keys and values.
 pub(crate) fn slab(
     stream: &mut Stream<TestDriver>,
