@@ -51,6 +51,8 @@ OPEN = {"env", "resources", "labels", "annotations", "dashboardLabels", "podAnno
 REFUSED = [("monitoring.enable=true", "'enable' not allowed"), ("rollout.maxSurge=0", "both 0"),
            ("gpu.count=1,rollout.maxUnavailable=0", "both 0"), ("gpu.count=9", "want 8"), ("env.server\\.idle_exit_s=60", "must be 0"),
            ("tlsSecret=perigee-tls,gateway.enabled=true", "speaks HTTP"), ("model.fetch.image=hf", "needs model.claim"),
+           ("networkPolicy.enabled=true,env.telemetry\\.otlp_endpoint=http://collector:4318", "telemetry.otlp_endpoint needs a rule"),
+           ("networkPolicy.enabled=true,model.claim=perigee-model,model.fetch.image=hf", "model.fetch needs a rule"),
            ("keda.enabled=true", "keda.demand"), ("keda.enabled=true,keda.minReplicas=1,autoscaling.enabled=true", "two autoscalers")]
 # Custom resources, and the lists that are read here, for want of a schema.
 CUSTOM = {("monitoring.coreos.com/v1", "PodMonitor"): ["podMetricsEndpoints"], ("monitoring.coreos.com/v1", "PrometheusRule"): ["groups"],
