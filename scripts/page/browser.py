@@ -35,7 +35,8 @@ class Page:
         return self.driver.execute_cdp_cmd(name, parameters)
 
     def run(self, script, *arguments):
-        return self.driver.execute_script(script, *arguments)
+        """The value of a script, which may wait: it is the body of an async function."""
+        return self.driver.execute_script(f"return (async function () {{ {script}\n}}).apply(null, arguments)", *arguments)
 
     def find(self, selector):
         return self.driver.find_element(By.CSS_SELECTOR, selector)

@@ -285,7 +285,7 @@ metrics Perigee {
         "Critical errors that the driver reported since the server was ready, by NVIDIA's number.";
 
     HttpRequests: Counter, "perigee_http_requests_total", &[("route", &[]), ("status", &[])],
-        "HTTP requests answered, by route and status.";
+        "HTTP requests answered, by route and status. Route page: the built-in page asked for its own figures.";
     HttpDuration: Histogram(HTTP), "perigee_http_request_duration_seconds", &[("route", &[])],
         "Time from a request's head to the end of its response.";
     HttpConnections: Gauge, "perigee_http_connections", &[], "Open connections.";

@@ -8,6 +8,7 @@ mod figures;
 mod flight;
 mod gpus;
 pub mod heap;
+mod history;
 mod logs;
 mod metrics;
 mod ranks;
@@ -26,8 +27,9 @@ pub use figures::{
 };
 pub use flight::{FlightRecorder, RequestRecord, StepShape};
 pub use gpus::GpuFigures;
+pub use history::{HistoryReport, SAMPLE_EVERY};
 pub use logs::{LogControl, LogError, init};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, PAGE_ROUTE};
 pub use ranks::{SLOW_RANK, Straggler};
 pub use slo::SloConfig;
 pub use throttle::Throttle;

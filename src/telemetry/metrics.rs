@@ -14,12 +14,17 @@ use super::figures::{
 };
 use super::flight::FlightRecorder;
 use super::gpus::{GpuFigures, Gpus};
+use super::history::{History, HistoryReport, Reading};
 use super::ranks::{Comparison, ExchangeSeconds, Straggler, Sums};
 use super::recorder::Recorder;
 use super::slo::SloConfig;
 
 /// Most clients whose times have series of their own.
 const MAX_TIMED_CLIENTS: usize = 64;
+
+/// Value of the label `route` for requests of the built-in page for its own figures: a page that is looked at, or that asks for a
+/// key, says nothing of the service.
+pub const PAGE_ROUTE: &str = "page";
 
 /// All metrics of the process in one registry, shared in an `Arc`.
 pub struct Metrics {
@@ -40,6 +45,7 @@ pub struct Metrics {
     exchange_seconds: OnceLock<ExchangeSeconds>,
     /// Locked while their series are written anew and read.
     devices: Mutex<Devices>,
+    history: Mutex<History>,
 }
 
 /// Figures of GPUs and the comparison of their ranks.
@@ -78,6 +84,7 @@ impl Metrics {
             timed_clients: Mutex::default(),
             exchange_seconds: OnceLock::new(),
             devices: Mutex::default(),
+            history: Mutex::default(),
         }
     }
 
@@ -147,6 +154,81 @@ impl Metrics {
             self.recorder.registry.gather()
         };
         form.page(&families, &self.exemplars)
+    }
+
+    /// Age of the registry.
+    pub fn age(&self) -> Duration {
+        self.made.elapsed()
+    }
+
+    /// Adds a sample to the history. To be called every [`SAMPLE_EVERY`](super::SAMPLE_EVERY), at this age of the registry.
+    pub fn sample(&self, age: Duration) {
+        let reading = self.reading();
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).take(age, reading);
+    }
+
+    /// The history from sample number `from` on, with what came in since the last sample, at this age of the registry.
+    pub fn history(&self, age: Duration, from: u64) -> HistoryReport {
+        let reading = self.reading();
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).report(age, &reading, from)
+    }
+
+    /// What the history is made of.
+    fn reading(&self) -> Reading {
+        let r = &self.recorder;
+        let value = |metric, index| r.value_at(metric, index).0;
+        let blocks: [f64; 3] = std::array::from_fn(|index| value(Metric::Blocks, index));
+        let share = |index: usize| blocks[index] / blocks.iter().sum::<f64>().max(1.0);
+        let [mut refused, mut left, mut failed] = [0.0; 3];
+        r.each(Metric::HttpRequests, |labels, count| {
+            let label = |name: &str| labels.iter().find(|label| label.name() == name).map_or("", |label| label.value());
+            // Probes ask while a server boots or drains, and are answered 503 by design.
+            if label("route").starts_with("/health") || label("route") == PAGE_ROUTE {
+                return;
+            }
+            match label("status") {
+                // The client left before the answer.
+                "499" => left += count,
+                status if status.starts_with('4') => refused += count,
+                status if status.starts_with('5') => failed += count,
+                _ => {}
+            }
+        });
+        let mut guard = [0.0; 4];
+        r.each(Metric::GuardEvents, |labels, count| {
+            let action = labels.iter().find(|label| label.name() == "action").map_or("", |label| label.value());
+            let known = ["warned", "rescued", "closed_thinking", "stopped"];
+            if let Some(index) = known.iter().position(|known| *known == action) {
+                guard[index] += count;
+            }
+        });
+        let [warned, rescued, closed, stopped] = guard;
+        let faults = value(Metric::NumericFaults, 0) + value(Metric::NumericFaults, 1);
+        Reading {
+            gauges: [value(Metric::Running, 0), value(Metric::Waiting, 0), share(0), share(1)],
+            counters: [
+                value(Metric::ReplyTokens, 0),
+                value(Metric::PromptTokens, 0),
+                value(Metric::PrefixQueries, 0),
+                value(Metric::PrefixHits, 0),
+                value(Metric::DraftedTokens, 0),
+                value(Metric::AcceptedTokens, 0),
+                refused,
+                left,
+                failed,
+                value(Metric::Finished, 0),
+                value(Metric::Finished, 1),
+                value(Metric::Finished, 2),
+                value(Metric::Finished, 3),
+                value(Metric::Finished, 4),
+                warned,
+                rescued,
+                closed,
+                stopped,
+                faults,
+            ],
+            histograms: [Metric::FirstToken, Metric::TokenGap, Metric::Step].map(|metric| r.buckets(metric)),
+        }
     }
 
     /// Seconds since the engine's last step ended; `None` before the first.

@@ -4,6 +4,8 @@
 //! Handles of listed label values are resolved at registration: recording is a few atomic operations
 //! without a lookup. A metric whose names are not registered records nothing.
 
+use prometheus::core::Collector;
+use prometheus::proto::{LabelPair, MetricFamily};
 use prometheus::{
     Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, Opts, Registry,
 };
@@ -106,6 +108,25 @@ impl Recorder {
         }
     }
 
+    /// Shows every series of a counter: its labels, sorted by name, and its value.
+    pub(super) fn each(&self, metric: Metric, mut show: impl FnMut(&[LabelPair], f64)) {
+        for family in self.entries[metric as usize].families.first().map(Registered::collect).iter().flatten() {
+            for series in family.get_metric() {
+                show(series.get_label(), series.get_counter().get_value());
+            }
+        }
+    }
+
+    /// Upper edges of a histogram without labels, with the number of observations up to each.
+    pub(super) fn buckets(&self, metric: Metric) -> Vec<(f64, u64)> {
+        let families = self.entries[metric as usize].families.first().map(Registered::collect);
+        let series = families.iter().flatten().flat_map(MetricFamily::get_metric).next();
+        let Some(histogram) = series.map(|series| series.get_histogram()) else { return Vec::new() };
+        let edges = histogram.get_bucket().iter();
+        let edges = edges.map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()));
+        edges.chain([(f64::INFINITY, histogram.get_sample_count())]).collect()
+    }
+
     fn handles(&self, metric: Metric, index: usize) -> &[Handle] {
         self.entries[metric as usize].handles.get(index).map_or(&[], Vec::as_slice)
     }
@@ -137,6 +158,14 @@ impl Registered {
             Self::Counter(family) => registry.register(Box::new(family.clone())),
             Self::Gauge(family) => registry.register(Box::new(family.clone())),
             Self::Histogram(family) => registry.register(Box::new(family.clone())),
+        }
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        match self {
+            Self::Counter(family) => family.collect(),
+            Self::Gauge(family) => family.collect(),
+            Self::Histogram(family) => family.collect(),
         }
     }
 

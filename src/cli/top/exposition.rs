@@ -129,9 +129,11 @@ impl Sample {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
     }
 
-    /// Requests for the server's health and metrics are no load.
+    /// Requests for the server's health and metrics are no load, whoever asks.
     fn is_of_probe(&self) -> bool {
-        self.label("route").is_some_and(|route| route.starts_with("/health") || route == "/metrics")
+        self.label("route").is_some_and(|route| {
+            route.starts_with("/health") || ["/metrics", perigee_telemetry::PAGE_ROUTE].contains(&route)
+        })
     }
 }
 
@@ -198,6 +200,7 @@ mod tests {
              perigee_guard_events_total{action=\"1\",kind=\"z\"} 3 # {trace_id=\"1\"} 1\n\
              perigee_guard_events_total{kind=\"z\"} 1\n\
              perigee_http_requests_total{route=\"/health/ready\",status=\"503\"} 9\n\
+             perigee_http_requests_total{route=\"page\",status=\"401\"} 9\n\
              perigee_http_requests_total{route=\"/v1/models\",status=\"200\"} 1\n\
              perigee_http_requests_total{route=\"/v1/completions\",status=\"200\"} 2\n\
              perigee_kv_blocks{state=\"cached\"} 1\nperigee_kv_blocks{state=\"free\"} 5\n\

@@ -113,6 +113,8 @@ pub enum Handler {
     Docs,
     /// `/`.
     Page,
+    /// `/page/load`.
+    PageLoad,
     /// `/page/{name}`.
     PageFile,
 }
@@ -170,7 +172,7 @@ const METRICS: &str =
     "Figures for Prometheus; in OpenMetrics' form for who prefers `application/openmetrics-text`.";
 
 /// Every route, in the order of the document.
-pub static ROUTES: [Route; 37] = [
+pub static ROUTES: [Route; 38] = [
     post("/v1/chat/completions", Handler::Reply(Kind::Chat))
         .about(Heading::Chat, "The model's turn in a conversation.")
         .takes("ChatRequest", CHAT)
@@ -310,6 +312,12 @@ pub static ROUTES: [Route; 37] = [
     get("/", Access::Open, Handler::Page)
         .about(Heading::Operations, "A page with the state, charts, a playground and the settings.")
         .gives(Content::Text("text/html")),
+    get("/page/load", Access::Page, Handler::PageLoad)
+        .about(
+            Heading::Operations,
+            "What that page shows of the load: figures of the last 15 minutes, those since sample `from`, and the clients' share of their limits.",
+        )
+        .gives(Content::Object),
     get("/page/{name}", Access::Open, Handler::PageFile)
         .about(Heading::Operations, "A file of that page.")
         .gives(Content::Text("text/plain")),
@@ -388,6 +396,17 @@ impl Route {
         matches!(self.handler, Handler::Reply(_) | Handler::Tokenize | Handler::Detokenize)
     }
 
+    /// Whether the built-in page asks the route for what it shows, beside a playground's requests.
+    pub fn feeds_page(&self) -> bool {
+        use Handler::{
+            FlightRecorder, Metrics, Models, OpenApi, PageFile, PageLoad, Ready, ServerInfo, Settings,
+        };
+        matches!(
+            self.handler,
+            Metrics | PageLoad | Ready | ServerInfo | Models | Settings | FlightRecorder | OpenApi | PageFile
+        )
+    }
+
     /// Whether the route is a probe's.
     pub fn is_probe(&self) -> bool {
         self.access == Access::Probe
@@ -449,6 +468,7 @@ mod tests {
             ("/v1/models/a/b", "/v1/models/{name}", "a/b"),
             ("/models/a%2Fb", "/v1/models/{name}", "a%2Fb"),
             ("/page/app.js", "/page/{name}", "app.js"),
+            ("/page/load", "/page/load", ""),
             ("/responses/resp_1", "/v1/responses/{name}", "resp_1"),
             ("/v1/responses/resp_1/input_items", "/v1/responses/{name}/input_items", "resp_1"),
             ("/v1/responses/resp_1/cancel", "/v1/responses/{name}/cancel", "resp_1"),

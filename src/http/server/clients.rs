@@ -145,6 +145,11 @@ impl Clients {
         ]
     }
 
+    /// The clients, in the order of the settings.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Client> {
+        self.keys.iter().map(|(_, client)| &**client)
+    }
+
     /// Whether the operator's key is another one.
     pub(super) fn admin_differs(&self, other: &Self) -> bool {
         self.admin != other.admin
@@ -284,6 +289,23 @@ impl Client {
         let (limit, value, _, wait) =
             budgets.into_iter().find(|(_, value, spent, _)| *value > 0 && spent >= value)?;
         Some(LimitReached { limit, error: ApiError::budget_used(&self.name, limit, value, wait) })
+    }
+
+    /// Requests that run, and the limit of which most is used, with the share of it, 0 to 1 or above; `None` without a limit.
+    pub(super) fn load(&self, now: Instant, spent: &Spent) -> (u32, Option<(&'static str, f64)>) {
+        let limits = &self.limits;
+        let mut usage = self.usage();
+        let (requests, tokens) = (f64::from(limits.requests_per_minute), limits.tokens_per_minute as f64);
+        let used = [
+            ("max_concurrent", f64::from(limits.max_concurrent), f64::from(usage.concurrent)),
+            ("requests_per_minute", requests, requests - usage.requests.refill(requests, now)),
+            ("tokens_per_minute", tokens, tokens - usage.tokens.refill(tokens, now)),
+            ("tokens_per_day", limits.tokens_per_day as f64, spent.day as f64),
+            ("tokens_per_month", limits.tokens_per_month as f64, spent.month as f64),
+        ];
+        let shares = used.into_iter().filter(|(_, limit, _)| *limit > 0.0);
+        let shares = shares.map(|(name, limit, used)| (name, (used / limit).max(0.0)));
+        (usage.concurrent, shares.max_by(|a, b| a.1.total_cmp(&b.1)))
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {

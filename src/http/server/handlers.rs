@@ -87,9 +87,7 @@ pub(super) async fn run(
         Handler::Ready => health(ready.ready_answer(shared.api().as_deref(), metrics)),
         Handler::Startup => health(ready.startup()),
         Handler::Metrics => {
-            if let Some(api) = shared.api() {
-                metrics.set_load(&api.load());
-            }
+            shared.refresh_load();
             let form = accept::exposition(headers);
             Ok(Reply::Text(form.content_type(), metrics.render(form)))
         }
@@ -99,10 +97,19 @@ pub(super) async fn run(
         Handler::OpenApi => json(api::openapi().to_vec()),
         Handler::Docs => Ok(Reply::File(&page::REFERENCE)),
         Handler::Page => Ok(Reply::File(&page::INDEX)),
+        Handler::PageLoad => page_load(shared, query),
         Handler::PageFile => {
             page::file(route.parameter(path)).map(Reply::File).ok_or_else(|| ApiError::unknown_path(path))
         }
     }
+}
+
+/// The load of the last minutes, from the sample on that `from` in the query names.
+fn page_load(shared: &Shared, query: Option<&str>) -> Result<Reply, ApiError> {
+    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let from = pairs.filter(|(name, _)| *name == "from").find_map(|(_, value)| value.parse().ok());
+    let body = page::Load::of(shared, from.unwrap_or(0));
+    Ok(Reply::Json(StatusCode::OK, body.json()))
 }
 
 /// Reads the body of a request for the model.

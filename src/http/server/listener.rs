@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tokio::time::{self, interval_at, sleep, timeout};
+use tokio::time::{self, MissedTickBehavior, interval_at, sleep, timeout};
 
 use super::open::Open;
 use super::overflow::Overflow;
@@ -17,7 +17,7 @@ use super::tls::{Tls, TlsError};
 use super::traces::Traces;
 use super::{Config, Ledger, Operator, Readiness, connection};
 use crate::api::Api;
-use perigee_telemetry::{Metrics, Throttle};
+use perigee_telemetry::{Metrics, SAMPLE_EVERY, Throttle};
 
 /// Pause after a failed accept. Accepts fail for lack of file descriptors, and only time frees
 /// those.
@@ -225,6 +225,9 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
     let mut overflow = Overflow::new(shared.clone());
     let mut warnings = Throttle::default();
     let mut days = interval_at(time::Instant::now() + DAY, DAY);
+    let mut samples = interval_at(time::Instant::now() + SAMPLE_EVERY, SAMPLE_EVERY);
+    // A machine that slept has one long sample to show for it.
+    samples.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -232,6 +235,11 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
                 if let Some(tls) = shared.tls() {
                     tls.warn_of_end();
                 }
+                continue;
+            }
+            _ = samples.tick() => {
+                shared.refresh_load();
+                shared.metrics.sample(shared.metrics.age());
                 continue;
             }
         };

@@ -12,7 +12,7 @@ use super::shared::{Running, Shared};
 use super::traces::{EndedRequest, TraceContext};
 use crate::api::{ApiError, Owner, Route, Share, Summary};
 use crate::generate::Usage;
-use perigee_telemetry::{ClientFigures, RequestRecord};
+use perigee_telemetry::{ClientFigures, PAGE_ROUTE, RequestRecord};
 
 /// Status recorded for a client that disconnected before its answer was complete; never sent.
 const CLIENT_LEFT: u16 = 499;
@@ -22,6 +22,8 @@ const CLIENT_LEFT: u16 = 499;
 pub(super) struct RequestLog {
     shared: Arc<Shared>,
     pub(super) id: String,
+    /// Whether the built-in page asks for what it shows: metrics count such requests apart.
+    pub(super) is_of_page: bool,
     /// `None`: of a path that has none.
     route: Option<&'static Route>,
     began: Instant,
@@ -65,6 +67,7 @@ impl RequestLog {
         Self {
             shared,
             id,
+            is_of_page: false,
             route,
             began: Instant::now(),
             status: None,
@@ -124,7 +127,7 @@ impl Drop for RequestLog {
         let Summary { usage, ttft, finish, timelines, request_id, .. } = summary;
         let metrics = &self.shared.metrics;
         metrics.record_in_flight(false);
-        metrics.record_http(route, status, took);
+        metrics.record_http(if self.is_of_page { PAGE_ROUTE } else { route }, status, took);
         // Before the metrics: what they count no longer counts against a limit.
         if let Some(metered) = self.metered.take() {
             metered.charge(usage.prompt_tokens + usage.completion_tokens);

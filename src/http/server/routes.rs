@@ -14,6 +14,7 @@ use super::audit::Source;
 use super::clients::{Caller, LimitReached};
 use super::connection::Peer;
 use super::request_log::RequestLog;
+use super::page::HEADER as PAGE;
 use super::response::{self, Dialect, REQUEST_ID, Reply};
 use super::shared::Shared;
 use super::{accept, admission, body, handlers, path};
@@ -32,6 +33,9 @@ pub(super) async fn answer(
     let id = request_id(&head.headers);
     let source = Source::of(&head.headers, peer.address, &shared.proxies);
     let mut log = RequestLog::begin(shared.clone(), id, route, busy, source);
+    log.is_of_page = head.method == hyper::Method::GET
+        && head.headers.contains_key(&PAGE)
+        && route.is_some_and(Route::feeds_page);
     log.context = shared.traces.get().map(|traces| traces.context(&head.headers));
     let origin = response::allowed_origin(&head.headers, &shared.config.cors_origins);
     let dialect = Dialect::of(route, &head.headers);

@@ -98,6 +98,13 @@ impl Shared {
         self.api.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Brings the engine's load in the metrics up to date.
+    pub(super) fn refresh_load(&self) {
+        if let Some(api) = self.api() {
+            self.metrics.set_load(&api.load());
+        }
+    }
+
     /// Sets or replaces the routes of the model; requests that run keep theirs.
     pub(super) fn set_api(&self, api: Api) {
         *self.api.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(api));

@@ -1,8 +1,11 @@
 // The page as a whole: views, the poll of health and metrics, the header, the key.
 
-import { Board, amount, element, percent, seconds } from './chart.js';
+import { Board, amount, duration, element, percent, seconds } from './chart.js';
+import { showClients } from './clients.js';
 import { showGpus } from './gpus.js';
+import { History } from './history.js';
 import { POLL_MS, Recent, Sample, parse } from './metrics.js';
+import { forgetRequests, setUpOperator } from './operator.js';
 import { PANELS, WANTED } from './panels.js';
 import { setUpPlayground, showModel } from './playground.js';
 import { BASE, Refusal, get, getJson, key } from './server.js';
@@ -14,6 +17,7 @@ const LONG_WAIT_POLLS = 10;
 
 const byId = (id) => document.getElementById(id);
 const recent = new Recent();
+const history = new History();
 const board = new Board(PANELS, byId('charts'), byId('charts-note'));
 
 const server = {
@@ -26,8 +30,9 @@ const server = {
   known: false,
   /** Whether an answer was 401; nothing that needs a key is asked until there is another one. */
   locked: false,
-  uptime: null,
   waitingPolls: 0,
+  /** The last body of `/page/load`. */
+  load: null,
 };
 
 const STATES = {
@@ -52,7 +57,9 @@ async function poll() {
     polling = false;
     showHeader();
     board.drawTo(Date.now());
-    showGpus(byId('gpus'), recent, server.silentSince !== null);
+    const stale = server.silentSince !== null;
+    showGpus(byId('gpus'), recent, stale);
+    showClients(byId('clients'), server.load, recent, stale);
     if (!document.hidden) timer = setTimeout(poll, POLL_MS);
   }
 }
@@ -83,27 +90,39 @@ async function pollHealth() {
 async function pollMetrics() {
   // Where only /metrics needs no key it is read without one; a 401 says that it needs one too.
   if (server.locked && server.metricsLocked) return;
+  const response = await askForFigures('metrics');
+  if (!response) return;
+  const sample = new Sample(Date.now(), parse(await response.text(), WANTED));
+  if (recent.add(sample)) {
+    server.known = false;
+    history.restart();
+  }
+  board.annotate(sample, server.facts);
+  server.waitingPolls = sample.sum('perigee_queue_sequences') > 0 ? server.waitingPolls + 1 : 0;
+  await pollLoad();
+}
+
+async function pollLoad() {
+  const response = await askForFigures(`page/load?from=${history.next}`);
+  if (!response) return;
+  server.load = await response.json();
+  history.take(server.load, Date.now());
+  board.setHistory(history);
+}
+
+/** The response, if it has figures. */
+async function askForFigures(path) {
   let response;
   try {
-    response = await get('metrics');
+    response = await get(path);
   } catch {
-    return;
+    return null;
   }
   if (response.status === 401) {
     server.metricsLocked = true;
     lock(key.get() ? 'The key was refused.' : '');
-    return;
   }
-  if (!response.ok) return;
-  const sample = new Sample(Date.now(), parse(await response.text(), WANTED));
-  const restarted = recent.add(sample);
-  if (restarted) server.known = false;
-  board.add(sample.time, recent, server.facts, restarted);
-  const started = sample.sum('process_start_time_seconds');
-  // The server's own clock: this machine's may differ.
-  const now = Date.parse(response.headers.get('date') ?? '');
-  server.uptime = started && now ? Math.max(0, now / 1000 - started) : null;
-  server.waitingPolls = sample.sum('perigee_queue_sequences') > 0 ? server.waitingPolls + 1 : 0;
+  return response.ok ? response : null;
 }
 
 /** Reads what does not change while a process lives. */
@@ -131,6 +150,12 @@ function lock(message) {
     byId('key-form').hidden = false;
     byId('key').focus();
   }
+}
+
+/** Shows the form of the key where another key would open more. */
+function offerKey() {
+  byId('key-form').hidden = false;
+  byId('key').focus();
 }
 
 function unlock() {
@@ -163,18 +188,12 @@ byId('forget-key').addEventListener('click', () => {
   key.forget();
   server.facts = {};
   forgetSettings();
+  forgetRequests();
   unlock();
   poll();
 });
 
 // ---- The header.
-
-function duration(total) {
-  const [days, hours, minutes] = [Math.floor(total / 86400), Math.floor(total / 3600) % 24, Math.floor(total / 60) % 60];
-  if (days) return `${days} d ${hours} h`;
-  if (hours) return `${hours} h ${minutes} min`;
-  return minutes ? `${minutes} min ${Math.floor(total % 60)} s` : `${Math.floor(total)} s`;
-}
 
 function showHeader() {
   const [word, tone] = STATES[server.state] ?? [server.state.replaceAll('_', ' '), 'bad'];
@@ -187,7 +206,7 @@ function showHeader() {
   const length = facts.context_length ?? Number(info.max_model_len);
   const device = facts.device ?? info.backend;
   const shown = [
-    server.uptime !== null && !server.silentSince && `up ${duration(server.uptime)}`,
+    history.uptime !== null && !server.silentSince && `up ${duration(history.uptime)}`,
     device && `${device}${facts.tp_size > 1 ? `, ${facts.tp_size} ranks` : ''}`,
     length && `context ${length.toLocaleString('en')}`,
     facts.max_total_num_tokens && `KV ${amount(facts.max_total_num_tokens)} tokens ${facts.kv_cache_dtype}`,
@@ -200,11 +219,11 @@ function showHeader() {
 
 /** The figures that tell whether anything is wrong, on every view. */
 function showVitals() {
-  const stale = server.silentSince !== null || !recent.now();
+  const stale = server.silentSince !== null || !history.isFresh(Date.now());
   const end = Date.now();
   const value = (title, name) => board.chart(title).valuesAt(null, end)[name] ?? null;
   const errors = board.chart('Errors and refusals').valuesAt(null, end);
-  const statuses = (first) => Object.keys(errors).reduce((sum, status) => sum + (status[0] === first ? errors[status] : 0), 0);
+  const shown = history.uptime !== null && history.uptime < history.keeps ? 'since start' : `in ${history.keeps / 60} min`;
   const waiting = value('Requests', 'waiting');
   const used = value('KV cache', 'used');
   const ttft = value('Time to first token', 'p50');
@@ -214,8 +233,8 @@ function showVitals() {
     ['tokens/s', amount(value('Generation', 'generated'))],
     ['TTFT p50', seconds(ttft)],
     ['KV used', percent(used), used >= 0.9 && 'warn'],
-    ['4xx in 5 min', amount(statuses('4'))],
-    ['5xx in 5 min', amount(statuses('5')), statuses('5') > 0 && 'bad'],
+    [`4xx ${shown}`, amount(errors['4xx'] ?? 0), errors['4xx'] > 0 && 'warn'],
+    [`5xx ${shown}`, amount(errors['5xx'] ?? 0), errors['5xx'] > 0 && 'bad'],
   ];
   byId('vitals').replaceChildren(
     ...vitals.map(([name, text, tone]) =>
@@ -281,6 +300,7 @@ byId('link-metrics').href = `${BASE}metrics`;
 byId('forget-key').hidden = !key.get();
 setUpPlayground(lock);
 setUpSettings();
+setUpOperator(offerKey);
 addEventListener('hashchange', showView);
 document.addEventListener('visibilitychange', poll);
 showView();

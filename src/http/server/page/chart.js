@@ -1,15 +1,15 @@
-// Small charts of the last five minutes on canvases, with one readout for all of them.
+// Small charts of the last fifteen minutes on canvases, with one readout for all of them.
 
-import { GAP_MS, POLL_MS } from './metrics.js';
+import { GAP_MS } from './metrics.js';
 
 /** What a chart shows, ms. */
-const HISTORY_MS = 300_000;
-const MAX_POINTS = Math.ceil(HISTORY_MS / POLL_MS) + 2;
+const HISTORY_MS = 900_000;
 /** Width of a bar, ms. */
-const BIN_MS = 10_000;
+const BIN_MS = 20_000;
+/** Step of the readout by key, ms: a sample. */
+const STEP_MS = 2000;
 /** Space around the plot for the labels of the axes, CSS pixels. */
 const MARGIN = { left: 46, right: 8, top: 8, bottom: 16 };
-const MAX_RESTARTS = 10;
 
 export function amount(value) {
   if (value === null || value === undefined) return '–';
@@ -44,6 +44,20 @@ function roundUp(value, whole) {
   return power * steps.find((step) => step * power >= value * 0.9999);
 }
 
+/** `3 d 4 h`, `5 min 6 s`. */
+export function duration(total) {
+  const [days, hours, minutes] = [Math.floor(total / 86400), Math.floor(total / 3600) % 24, Math.floor(total / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return minutes ? `${minutes} min ${Math.floor(total % 60)} s` : `${Math.floor(total)} s`;
+}
+
+/** The time that the charts tell of: `in the last 15 minutes`, or since the server's start where that is less. */
+export function span({ uptime, keeps }) {
+  if (uptime === null) return 'yet';
+  return uptime < keeps ? `since the start, ${duration(uptime)} ago` : `in the last ${keeps / 60} minutes`;
+}
+
 export function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children.filter((child) => child !== null && child !== undefined));
@@ -59,14 +73,22 @@ class Chart {
     this.legend = element('ul', { className: 'legend' });
     this.canvas = element('canvas', { role: 'img' });
     this.note = element('p', { className: 'hint' });
-    const title = element('h2', {}, panel.title, panel.unit ? element('small', {}, ` ${panel.unit}`) : null);
+    const alerts = panel.alerts.join(', ');
+    const title = element(
+      'h2', {}, panel.title, panel.unit ? element('small', {}, ` ${panel.unit}`) : null,
+      // The pages of the alerts are beside the source, not in the server.
+      alerts ? element('small', { className: 'alert', textContent: alerts, title: `watched by the alert ${alerts}, docs/alerts.md` }) : null,
+    );
     this.figure = element('figure', { className: 'chart' }, title, this.legend, this.canvas, this.note);
   }
 
-  add(time, recent, facts) {
-    this.points.push({ time, values: this.panel.measure(recent) });
-    if (this.points.length > MAX_POINTS) this.points.shift();
-    this.note.textContent = this.panel.note(recent.now(), facts).filter(Boolean).join(' · ');
+  setPoints(moments) {
+    this.points = moments.map((moment) => ({ time: moment.time, values: this.panel.measure(moment) }));
+  }
+
+  annotate(sample, facts) {
+    this.note.textContent = this.panel.note(sample, facts).filter(Boolean).join(' · ');
+    this.note.title = this.note.textContent;
   }
 
   /** Names of the series, in the order of the panel; those of bars as they occur. */
@@ -77,13 +99,12 @@ class Chart {
     return [...found].sort((a, b) => order.indexOf(a) - order.indexOf(b) || (a < b ? -1 : 1));
   }
 
-  /** CSS variable of a series; a status code has the colour of its class unless it has its own. */
+  /** CSS variable of a series. */
   colour(name) {
-    const { colours } = this.panel;
-    return `--series-${colours[name] ?? colours[name[0]] ?? 0}`;
+    return `--series-${this.panel.colours[name] ?? 0}`;
   }
 
-  /** Sums per bin of ten seconds: the bin's start to values by name. */
+  /** Sums per bin: the bin's start to values by name. */
   bins(end) {
     const bins = new Map();
     for (const { time, values } of this.points) {
@@ -120,7 +141,9 @@ class Chart {
     const items = names.map((name) => {
       const swatch = element('i');
       swatch.style.background = `var(${this.colour(name)})`;
-      return element('li', {}, swatch, `${name.replaceAll('_', ' ')} `, element('b', {}, panel.format(values[name] ?? (panel.bars ? 0 : null))));
+      const value = values[name] ?? (panel.bars ? 0 : null);
+      const tone = value > 0 ? panel.tones?.[name] ?? '' : '';
+      return element('li', {}, swatch, `${name.replaceAll('_', ' ')} `, element('b', { className: tone }, panel.format(value)));
     });
     if (panel.bars && names.length === 0) items.push(element('li', {}, element('b', {}, '0')));
     this.legend.replaceChildren(...items);
@@ -128,7 +151,23 @@ class Chart {
     this.canvas.ariaLabel = `${panel.title}: ${said || 'nothing'}`;
   }
 
-  draw(end, cursor, restarts) {
+  /** The axis: its labelled values, and where a value lies on it, 0 to 1. */
+  axis(values) {
+    const { panel } = this;
+    const positive = values.filter((value) => value > 0);
+    if (!panel.log || positive.length === 0) {
+      const max = panel.max ?? roundUp(Math.max(panel.leastMax ?? 1, ...values), panel.whole);
+      return { labels: panel.log ? [] : [0, max / 2, max], place: (value) => value / max };
+    }
+    const low = Math.floor(Math.log10(Math.min(...positive)));
+    const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(...positive))));
+    const powers = Array.from({ length: high - low + 1 }, (_, i) => low + i);
+    const every = Math.ceil(powers.length / 5);
+    const labels = powers.filter((power) => (power - low) % every === 0).map((power) => 10 ** power);
+    return { labels, place: (value) => Math.max(0, (Math.log10(value) - low) / (high - low)) };
+  }
+
+  draw(end, cursor, starts, shown) {
     const { panel, canvas } = this;
     const { clientWidth: width, clientHeight: height } = canvas;
     if (width === 0) return;
@@ -148,30 +187,35 @@ class Chart {
     const tops = panel.bars
       ? [...bins.values()].map((bin) => Object.values(bin).reduce((a, b) => a + b, 0))
       : visible.flatMap(({ values }) => Object.values(values)).filter((value) => value !== null);
-    const max = panel.max ?? roundUp(Math.max(panel.leastMax, ...tops), panel.whole);
-    const y = (value) => plot.bottom - (value / max) * (plot.bottom - plot.top);
+    const { labels, place } = this.axis(tops);
+    const y = (value) => plot.bottom - place(value) * (plot.bottom - plot.top);
 
     pen.font = `10.5px ${style.fontFamily}`;
     pen.lineWidth = 1;
-    for (const value of [0, max / 2, max]) {
-      const line = Math.round(y(value)) + 0.5;
-      pen.strokeStyle = colour(value === 0 ? '--axis' : '--grid');
+    const level = (line, tone) => {
+      pen.strokeStyle = colour(tone);
       pen.beginPath();
       pen.moveTo(plot.left, line);
       pen.lineTo(plot.right, line);
       pen.stroke();
+    };
+    for (const value of labels) {
+      const line = Math.round(y(value)) + 0.5;
+      level(line, '--grid');
       pen.fillStyle = colour('--faint');
       pen.textAlign = 'right';
       pen.textBaseline = 'middle';
       pen.fillText(value === 0 ? '0' : panel.format(value), plot.left - 5, line);
     }
+    level(plot.bottom + 0.5, '--axis');
+    pen.fillStyle = colour('--faint');
     pen.textBaseline = 'alphabetic';
-    for (let minutes = 0; minutes <= 5; minutes += 1) {
-      pen.textAlign = minutes === 0 ? 'right' : 'center';
-      pen.fillText(minutes === 0 ? 'now' : `−${minutes}${minutes === 5 ? ' min' : ''}`, x(end - minutes * 60_000), height - 3);
+    for (const minutes of [0, 5, 10, 15]) {
+      pen.textAlign = { 0: 'right', 15: 'left' }[minutes] ?? 'center';
+      pen.fillText(minutes === 0 ? 'now' : `−${minutes}${minutes === 15 ? ' min' : ''}`, x(end - minutes * 60_000), height - 3);
     }
     pen.textAlign = 'left';
-    for (const time of restarts.filter((restart) => restart > begin)) {
+    for (const time of starts.filter((start) => start > begin)) {
       pen.strokeStyle = colour('--faint');
       pen.setLineDash([2, 3]);
       pen.beginPath();
@@ -180,11 +224,11 @@ class Chart {
       pen.stroke();
       pen.setLineDash([]);
       pen.textAlign = x(time) > plot.right - 45 ? 'right' : 'left';
-      pen.fillText(' restart ', x(time), plot.top + 8);
+      pen.fillText(' start ', x(time), plot.top + 8);
     }
     if (tops.length === 0 || (panel.bars && Math.max(...tops) === 0)) {
       pen.textAlign = 'center';
-      pen.fillText(panel.empty, (plot.left + plot.right) / 2, y(max * 0.25) + 4, plot.right - plot.left);
+      pen.fillText(`${panel.empty} ${shown}`, (plot.left + plot.right) / 2, plot.bottom - (plot.bottom - plot.top) / 4 + 4, plot.right - plot.left);
     } else if (panel.bars) {
       this.drawBars(pen, bins, x, y, plot, colour);
     } else {
@@ -216,7 +260,8 @@ class Chart {
     pen.lineJoin = 'round';
     let run = [];
     const finish = () => {
-      if (run.length === 1) pen.fillRect(run[0][0] - 1, run[0][1] - 1, 2.5, 2.5);
+      // What is shorter than a line can show is a dot.
+      if (run.length > 0 && run.at(-1)[0] - run[0][0] < 3) pen.fillRect(run.at(-1)[0] - 2, run.at(-1)[1] - 2, 4, 4);
       pen.beginPath();
       run.forEach(([px, py], i) => (i ? pen.lineTo(px, py) : pen.moveTo(px, py)));
       pen.stroke();
@@ -233,7 +278,10 @@ class Chart {
 
 /** All charts, drawn to the same end, with one cursor. */
 export class Board {
-  restarts = [];
+  /** When processes began. */
+  starts = [];
+  /** The time that is shown, in words. */
+  shown = 'yet';
   /** Time under the cursor, relative to the end of the charts, ms; `null` = no cursor. */
   cursor = null;
   end = Date.now();
@@ -250,9 +298,15 @@ export class Board {
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.draw());
   }
 
-  add(time, recent, facts, restarted) {
-    if (restarted) this.restarts = [...this.restarts.slice(1 - MAX_RESTARTS), time];
-    for (const chart of this.charts) chart.add(time, recent, facts);
+  setHistory(history) {
+    this.starts = history.starts;
+    this.shown = span(history);
+    const moments = history.moments();
+    for (const chart of this.charts) chart.setPoints(moments);
+  }
+
+  annotate(sample, facts) {
+    for (const chart of this.charts) chart.annotate(sample, facts);
   }
 
   chart(title) {
@@ -269,10 +323,10 @@ export class Board {
     const time = this.cursor === null ? null : this.end + this.cursor;
     for (const chart of this.charts) {
       chart.describe(time, this.end);
-      chart.draw(this.end, time, this.restarts);
+      chart.draw(this.end, time, this.starts, this.shown);
     }
     this.note.textContent =
-      time === null ? 'Bars count ten seconds; their figures are sums of five minutes.' : `At ${new Date(time).toLocaleTimeString()}, ${Math.round(-this.cursor / 1000)} s ago.`;
+      time === null ? `Bars count ${BIN_MS / 1000} seconds; their figures are sums of what is shown.` : `At ${new Date(time).toLocaleTimeString()}, ${duration(-this.cursor / 1000)} ago.`;
   }
 
   setCursor(cursor) {
@@ -290,7 +344,7 @@ export class Board {
 
   press(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step) this.setCursor(Math.min(0, Math.max(-HISTORY_MS, (this.cursor ?? 0) + step * 2 * POLL_MS)));
+    if (step) this.setCursor(Math.min(0, Math.max(-HISTORY_MS, (this.cursor ?? 0) + step * STEP_MS)));
     else if (event.key === 'Escape') this.setCursor(null);
     else return;
     event.preventDefault();

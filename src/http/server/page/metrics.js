@@ -1,9 +1,9 @@
-// Figures from /metrics: Prometheus text, the samples of the last window, rates and quantiles over it.
+// Figures from /metrics: Prometheus text, the samples of the last window, and what counters gained in it.
 
 /** Time between two polls, ms. */
 export const POLL_MS = 1500;
 /** Longest window over which increases are taken, ms. */
-const MAX_WINDOW_MS = 30_000;
+const MAX_WINDOW_MS = 60_000;
 /** Two samples further apart than this have a gap between them: the page was hidden or the server away. */
 export const GAP_MS = 4 * POLL_MS;
 
@@ -54,12 +54,6 @@ export class Sample {
   labelsOf(name) {
     return this.families.get(name)?.[0]?.labels ?? {};
   }
-
-  /** Cumulative buckets of a histogram, as [upper edge, count]. */
-  buckets(name) {
-    const lines = this.families.get(`${name}_bucket`) ?? [];
-    return lines.map(({ labels, value }) => [Number(labels.le.replace('Inf', 'Infinity')), value]);
-  }
 }
 
 /** The samples of the last window, all of one process and without gaps between them. */
@@ -90,14 +84,9 @@ export class Recent {
     const before = this.samples.find((s) => s.time >= now.time - windowMs - POLL_MS / 2);
     return before === now ? null : new Window(before, now);
   }
-
-  /** The last sample with the one before it. */
-  step() {
-    return this.samples.length < 2 ? null : new Window(this.samples.at(-2), this.now());
-  }
 }
 
-/** What counters and histograms gained between two samples. Absent families are `null`, which is not 0. */
+/** What counters gained between two samples. Absent families are `null`, which is not 0. */
 class Window {
   constructor(before, now) {
     this.before = before;
@@ -108,42 +97,5 @@ class Window {
   increase(name, fits) {
     const value = this.now.sum(name, fits);
     return value === null ? null : Math.max(0, value - (this.before.sum(name, fits) ?? 0));
-  }
-
-  rate(name) {
-    const increase = this.increase(name);
-    return increase === null ? null : increase / this.seconds;
-  }
-
-  /** `part` of `whole`, 0 to 1; `null` where the whole is nothing. */
-  share(part, whole) {
-    const total = this.increase(whole);
-    return total ? Math.min(1, this.increase(part) / total) : null;
-  }
-
-  /** Increases of a family's lines by a label's value, without those that are 0. */
-  by(name, label, fits) {
-    const old = this.before.by(name, label, fits);
-    const gained = [...this.now.by(name, label, fits)].map(([value, count]) => [value, count - (old.get(value) ?? 0)]);
-    return Object.fromEntries(gained.filter(([, count]) => count > 0));
-  }
-
-  /**
-   * Quantiles of what a histogram saw, as Prometheus' `histogram_quantile`: linear within a bucket. `null` where it saw
-   * nothing. Beyond the last edge that edge is given: the quantile is at least that.
-   */
-  quantiles(name, shares) {
-    const old = new Map(this.before.buckets(name));
-    const buckets = this.now.buckets(name).map(([edge, count]) => [edge, count - (old.get(edge) ?? 0)]);
-    const total = buckets.at(-1)?.[1] ?? 0;
-    if (total <= 0) return shares.map(() => null);
-    return shares.map((share) => {
-      const rank = share * total;
-      const at = buckets.findIndex(([, count]) => count >= rank);
-      const [edge, count] = buckets[at];
-      const [lowEdge, lowCount] = at > 0 ? buckets[at - 1] : [0, 0];
-      if (edge === Infinity) return lowEdge;
-      return lowEdge + (edge - lowEdge) * ((rank - lowCount) / (count - lowCount));
-    });
   }
 }

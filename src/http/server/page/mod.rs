@@ -1,5 +1,14 @@
 //! The pages at `/` and `/docs`: files in the binary, which ask this server alone for everything they show.
 
+mod load;
+
+use hyper::header::HeaderName;
+
+pub(super) use load::Load;
+
+/// The header by which the page's requests for its own figures are told from those of clients.
+pub(super) const HEADER: HeaderName = HeaderName::from_static("x-perigee-page");
+
 /// A file of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct File {
@@ -26,16 +35,24 @@ pub(super) static REFERENCE: File =
     File { name: "reference.html", media_type: HTML, text: include_str!("reference.html") };
 
 /// The files beside them, below `/page/`.
-static FILES: [File; 11] = [
+static FILES: [File; 19] = [
     File { name: "style.css", media_type: CSS, text: include_str!("style.css") },
     File { name: "app.js", media_type: SCRIPT, text: include_str!("app.js") },
+    File { name: "attachments.js", media_type: SCRIPT, text: include_str!("attachments.js") },
     File { name: "chart.js", media_type: SCRIPT, text: include_str!("chart.js") },
+    File { name: "clients.js", media_type: SCRIPT, text: include_str!("clients.js") },
+    File { name: "conversations.js", media_type: SCRIPT, text: include_str!("conversations.js") },
     File { name: "gpus.js", media_type: SCRIPT, text: include_str!("gpus.js") },
+    File { name: "history.js", media_type: SCRIPT, text: include_str!("history.js") },
+    File { name: "markdown.js", media_type: SCRIPT, text: include_str!("markdown.js") },
     File { name: "metrics.js", media_type: SCRIPT, text: include_str!("metrics.js") },
+    File { name: "operator.js", media_type: SCRIPT, text: include_str!("operator.js") },
     File { name: "panels.js", media_type: SCRIPT, text: include_str!("panels.js") },
     File { name: "playground.js", media_type: SCRIPT, text: include_str!("playground.js") },
     File { name: "reference.css", media_type: CSS, text: include_str!("reference.css") },
     File { name: "reference.js", media_type: SCRIPT, text: include_str!("reference.js") },
+    File { name: "reply.js", media_type: SCRIPT, text: include_str!("reply.js") },
+    File { name: "request.js", media_type: SCRIPT, text: include_str!("request.js") },
     File { name: "server.js", media_type: SCRIPT, text: include_str!("server.js") },
     File { name: "settings.js", media_type: SCRIPT, text: include_str!("settings.js") },
 ];

@@ -81,10 +81,12 @@ function folded(schema, depth = 0) {
   return [schema.items, ...alternatives(schema)].flatMap((inner) => folded(inner, depth + 1));
 }
 
-/** The command that sends `example`. */
-function curl(path, example) {
+/** The command that asks this server, by the address that the browser knows it by. */
+function curl(path, method, example) {
+  const address = `${BASE}${path.slice(1)}`;
+  if (!example) return `curl ${method === 'get' ? '' : `-X ${method.toUpperCase()} `}${address}`;
   const body = JSON.stringify(example, null, 2).replaceAll("'", "'\\''");
-  return `curl ${BASE}${path.slice(1)} -H 'content-type: application/json' -d '${body}'`;
+  return `curl ${address} -H 'content-type: application/json' -d '${body}'`;
 }
 
 function answer([status, { description, content }]) {
@@ -98,12 +100,11 @@ function answer([status, { description, content }]) {
 
 function section(path, method, operation) {
   const title = element('h2', {}, element('code', {}, element('span', { textContent: method.toUpperCase() }), ` ${path}`));
-  const made = element('section', { id: operation.operationId }, title, element('p', {}, ...marked(operation.summary)));
+  const made = element('section', { id: operation.operationId, ariaLabel: title.textContent }, title, element('p', {}, ...marked(operation.summary)));
   const body = operation.requestBody?.content['application/json'];
-  if (body) {
-    made.append(element('h3', { textContent: 'Example' }), element('pre', { textContent: curl(path, body.example) }));
-    made.append(element('h3', { textContent: 'Request' }), fields(body.schema, 0));
-  }
+  const example = element('pre', { textContent: curl(path, method, body?.example), tabIndex: 0, role: 'group', ariaLabel: `${title.textContent}: example` });
+  made.append(element('h3', { textContent: 'Example' }), example);
+  if (body) made.append(element('h3', { textContent: 'Request' }), fields(body.schema, 0));
   made.append(element('h3', { textContent: 'Answers' }), element('table', {}, ...Object.entries(operation.responses).map(answer)));
   return made;
 }

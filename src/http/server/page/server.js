@@ -34,11 +34,15 @@ function headersWithKey(more = {}) {
   return value ? { authorization: `Bearer ${value}`, ...more } : more;
 }
 
-/** GET; the response whatever its status, or a `Refusal` of status 0. */
-export async function get(path) {
+/** GET; the response whatever its status, or a `Refusal` of status 0. The header keeps it out of the clients' figures. */
+export function get(path) {
+  return ask(path, { headers: headersWithKey({ 'x-perigee-page': '1' }) });
+}
+
+async function ask(path, request) {
   try {
     const signal = AbortSignal.timeout(ANSWER_TIMEOUT_MS);
-    return await fetch(BASE + path, { headers: headersWithKey(), signal, cache: 'no-store', redirect: 'error' });
+    return await fetch(BASE + path, { ...request, signal, cache: 'no-store', redirect: 'error' });
   } catch (error) {
     const slow = error.name === 'TimeoutError';
     throw new Refusal(0, { message: slow ? `no answer within ${ANSWER_TIMEOUT_MS / 1000} s` : 'no connection' });
@@ -48,6 +52,13 @@ export async function get(path) {
 /** GET of JSON; throws a `Refusal` for any status but 200. */
 export async function getJson(path) {
   const response = await get(path);
+  if (!response.ok) throw await refusal(response);
+  return response.json();
+}
+
+/** POST without a body; throws a `Refusal` for any status but 200. */
+export async function postJson(path) {
+  const response = await ask(path, { method: 'POST', headers: headersWithKey() });
   if (!response.ok) throw await refusal(response);
   return response.json();
 }
@@ -103,6 +114,20 @@ export async function* postForEvents(path, body, signal, onHeaders) {
     }
   }
   if (!ended) throw new Refusal(0, { message: 'the reply ended without its last event' });
+}
+
+/** Copies a text, and says on the button what came of it; `place` holds the text for browsers without a clipboard. */
+export async function copy(text, button, place) {
+  const label = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = 'Copied';
+  } catch {
+    // Browsers give pages of plain HTTP no clipboard, except on this machine.
+    getSelection().selectAllChildren(place);
+    button.textContent = document.execCommand('copy') ? 'Copied' : 'Select and copy by hand';
+  }
+  setTimeout(() => (button.textContent = label), 2000);
 }
 
 /** A word that a POSIX shell takes as it is. */
