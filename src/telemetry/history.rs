@@ -173,8 +173,11 @@ fn names() -> impl Iterator<Item = String> {
 /// the last edge that edge is given. `None` where nothing was observed.
 fn quantile(now: &Buckets, before: &Buckets, share: f64) -> Option<f64> {
     let old = |index: usize| before.get(index).map_or(0, |(_, count)| *count);
-    let counts: Vec<(f64, u64)> =
-        now.iter().enumerate().map(|(index, (edge, count))| (*edge, count.saturating_sub(old(index)))).collect();
+    let counts: Vec<(f64, u64)> = now
+        .iter()
+        .enumerate()
+        .map(|(index, (edge, count))| (*edge, count.saturating_sub(old(index))))
+        .collect();
     let total = counts.last()?.1;
     if total == 0 {
         return None;

@@ -181,7 +181,9 @@ impl Metrics {
         let share = |index: usize| blocks[index] / blocks.iter().sum::<f64>().max(1.0);
         let [mut refused, mut left, mut failed] = [0.0; 3];
         r.each(Metric::HttpRequests, |labels, count| {
-            let label = |name: &str| labels.iter().find(|label| label.name() == name).map_or("", |label| label.value());
+            let label = |name: &str| {
+                labels.iter().find(|label| label.name() == name).map_or("", |label| label.value())
+            };
             // Probes ask while a server boots or drains, and are answered 503 by design.
             if label("route").starts_with("/health") || label("route") == PAGE_ROUTE {
                 return;
@@ -196,7 +198,8 @@ impl Metrics {
         });
         let mut guard = [0.0; 4];
         r.each(Metric::GuardEvents, |labels, count| {
-            let action = labels.iter().find(|label| label.name() == "action").map_or("", |label| label.value());
+            let action =
+                labels.iter().find(|label| label.name() == "action").map_or("", |label| label.value());
             let known = ["warned", "rescued", "closed_thinking", "stopped"];
             if let Some(index) = known.iter().position(|known| *known == action) {
                 guard[index] += count;

@@ -110,7 +110,8 @@ impl Recorder {
 
     /// Shows every series of a counter: its labels, sorted by name, and its value.
     pub(super) fn each(&self, metric: Metric, mut show: impl FnMut(&[LabelPair], f64)) {
-        for family in self.entries[metric as usize].families.first().map(Registered::collect).iter().flatten() {
+        for family in self.entries[metric as usize].families.first().map(Registered::collect).iter().flatten()
+        {
             for series in family.get_metric() {
                 show(series.get_label(), series.get_counter().get_value());
             }

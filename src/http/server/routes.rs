@@ -13,8 +13,8 @@ use super::answer::Answer;
 use super::audit::Source;
 use super::clients::{Caller, LimitReached};
 use super::connection::Peer;
-use super::request_log::RequestLog;
 use super::page::HEADER as PAGE;
+use super::request_log::RequestLog;
 use super::response::{self, Dialect, REQUEST_ID, Reply};
 use super::shared::Shared;
 use super::{accept, admission, body, handlers, path};
@@ -131,7 +131,7 @@ async fn admit(
         log.limit_headers = headers;
         log.metered = Some(metered.map_err(|LimitReached { limit, error }| {
             shared.metrics.record_client_limited(client.name(), limit);
-            error
+            *error
         })?);
     }
     log.entry = shared.ledger.get().map(|ledger| ledger.begin(&log.id, log.client.as_deref(), route.name));
