@@ -165,7 +165,7 @@ async fn pages_without_a_key_can_be_closed() {
         let config = Config { api_keys: keys, public_pages, ..fake::config() };
         let server = serve(&FakeEngine::new(true), config).await;
         let mut client = Client::connect(server.addr()).await;
-        for path in ["/metrics", "/version", "/docs", "/openapi.json"] {
+        for path in ["/metrics", "/version", "/docs", "/openapi.json", "/page/load"] {
             assert_eq!(client.get(path).await.status, status, "{path}");
             let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer key\r\n");
             assert_eq!(exchange(&mut client, &head, "").await.status, 200, "{path}");

@@ -44,6 +44,7 @@ mod malformed;
 mod mtp;
 mod nano;
 mod overlap;
+mod page;
 mod pruning;
 mod quantize;
 mod quantized;

@@ -82,4 +82,42 @@ mod tests {
         }
         assert_eq!(file("nothing"), None);
     }
+
+    /// The charts name the alerts that watch them.
+    #[test]
+    fn alerts_that_charts_name_exist() {
+        let charts = file("panels.js").expect("the charts").text;
+        let documented = include_str!("../../../../docs/alerts.md");
+        let named: Vec<&str> = charts.split("'Perigee").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
+        assert!(named.len() > 8, "{named:?}");
+        for name in named {
+            assert!(documented.contains(&format!("\n## Perigee{name}\n")), "Perigee{name}");
+        }
+    }
+
+    /// The history's series are those that the charts read.
+    #[test]
+    fn charts_read_series_that_the_server_has() {
+        let charts = file("panels.js").expect("the charts").text;
+        let metrics = perigee_telemetry::Metrics::new("m", false);
+        let report = serde_json::to_value(metrics.history(metrics.age(), 0)).expect("numbers");
+        let series = report["series"].as_object().expect("by name");
+        for name in series.keys() {
+            let stem = name.strip_suffix("_p50").or(name.strip_suffix("_p99")).unwrap_or(name);
+            let stem = stem.strip_prefix("finished_").or(stem.strip_prefix("guard_")).unwrap_or(stem);
+            assert!(charts.contains(&format!("'{stem}'")), "{name} is not shown");
+        }
+    }
+
+    /// What a model writes becomes text nodes: nothing on the page parses HTML or runs text.
+    #[test]
+    fn no_script_parses_markup() {
+        for file in FILES.iter().filter(|file| file.media_type == SCRIPT) {
+            for sink in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc", "setHTML"]
+            {
+                assert!(!file.text.contains(sink), "{} uses {sink}", file.name);
+            }
+        }
+    }
 }
