@@ -43,7 +43,8 @@ async fn a_page_that_is_opened_now_is_told_of_earlier_errors() {
         assert_eq!(values.as_array().unwrap().len(), samples, "{name}");
     }
     // The sample under way is all that is new, whatever is asked for; nonsense asks for everything.
-    for (query, first) in [("from=99999999", None), ("from=x", Some(0)), ("from=-1", Some(0)), ("", Some(0))] {
+    for (query, first) in [("from=99999999", None), ("from=x", Some(0)), ("from=-1", Some(0)), ("", Some(0))]
+    {
         let load = client.get(&format!("/page/load?{query}")).await.json();
         match first {
             Some(first) => assert_eq!(load["first"], first, "{query}"),
@@ -64,7 +65,8 @@ async fn the_pages_own_requests_are_counted_apart() {
     }
     assert_eq!(sum(&client.get("/page/load").await.json(), "http_4xx"), 0.0);
     // The header changes nothing about what is no figure of the page: a client cannot hide its requests.
-    for (method, path) in [("POST", "/v1/completions"), ("GET", "/v1/responses/x"), ("POST", "/admin/reload")] {
+    for (method, path) in [("POST", "/v1/completions"), ("GET", "/v1/responses/x"), ("POST", "/admin/reload")]
+    {
         assert_eq!(send(&mut client, method, path, PAGE, BODY).await.status, 401, "{path}");
     }
     assert_eq!(sum(&client.get("/page/load").await.json(), "http_4xx"), 3.0);
@@ -97,7 +99,10 @@ async fn clients_are_shown_with_their_nearest_limit() {
     assert_eq!((clients.len(), count), (2, &json!(2)));
     // Three tokens of the prompt and two of the reply, of ten; time gives some of it back.
     let near = &clients[0];
-    assert_eq!((&near["name"], &near["running"], &near["limit"]), (&json!("near"), &json!(0), &json!("tokens_per_minute")));
+    assert_eq!(
+        (&near["name"], &near["running"], &near["limit"]),
+        (&json!("near"), &json!(0), &json!("tokens_per_minute"))
+    );
     let used = near["used"].as_f64().unwrap();
     assert!((0.0..=0.5).contains(&used), "{used}");
     assert_eq!(clients[1], json!({"name": "free", "running": 0, "limit": null, "used": null}));

@@ -88,7 +88,8 @@ mod tests {
     fn alerts_that_charts_name_exist() {
         let charts = file("panels.js").expect("the charts").text;
         let documented = include_str!("../../../../docs/alerts.md");
-        let named: Vec<&str> = charts.split("'Perigee").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
+        let named: Vec<&str> =
+            charts.split("'Perigee").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
         assert!(named.len() > 8, "{named:?}");
         for name in named {
             assert!(documented.contains(&format!("\n## Perigee{name}\n")), "Perigee{name}");
@@ -113,9 +114,16 @@ mod tests {
     #[test]
     fn no_script_parses_markup() {
         for file in FILES.iter().filter(|file| file.media_type == SCRIPT) {
-            for sink in
-                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc", "setHTML"]
-            {
+            for sink in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "srcdoc",
+                "setHTML",
+            ] {
                 assert!(!file.text.contains(sink), "{} uses {sink}", file.name);
             }
         }
