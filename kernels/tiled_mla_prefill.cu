@@ -16,7 +16,7 @@
 //          row's largest score and sum are kept in scratch and its sum of values in `attended`, unrounded: slabs and chunks
 //          of a prompt do not change a row's bits.
 // Tried:   H100, 2,048 rows of 32,768 keys: 27.2 ms, 118 TFLOP/s, expansion included; expand of 2,048 keys 197 us.
-//          Hopper has wgmma_mla_prefill.cu.
+//          Hopper has wgmma_mla_prefill.cu, B200 tcgen05_mla_prefill.cu.
 //
 // A key that is not finite is expanded as 0, because a probability of 0 times NaN would reach the rows before it; its NaN
 // is added to the scores of the rows that see it.

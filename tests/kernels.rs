@@ -268,6 +268,13 @@ fn check_machine_code(kernel: &Kernel, arch: Arch, cubin: &[u8], dir: &Path) {
         assert_eq!(lines(" LDTM.16dp32bit_t0_t15.x32"), 2 * functions, "{arch}");
         assert!(lines(" F2FP.F16.E4M3.UNPACK_B") <= 8 * 4 * functions, "{arch}");
     }
+    if kernel.name == kernels::tcgen05_mla_prefill::KERNEL.name {
+        // Scores: 12 steps; values: two parts of four. Commits: of five units, of scores and of sums. Scores come at once; an exponential of each.
+        assert_eq!((lines(" UTCHMMA gdesc"), lines(" UTCHMMA tmem"), lines(" UTCBAR")), (12, 8, 7), "{arch}");
+        assert_eq!(lines(" LDTM.x128"), 1, "{arch}");
+        assert!((129..140).contains(&lines(" MUFU.EX2")), "{arch}");
+        assert!(lines(" USETMAXREG") == 2 && lines(" HMMA.") == 0, "{arch}");
+    }
     if kernel.name.starts_with("sampler") {
         // No loop of exchanges in place of an atomic sum.
         assert!(lines(" ATOMS.ADD") > 0 && lines(" ATOMS.CAST.SPIN") == 0, "{} {arch}", kernel.name);

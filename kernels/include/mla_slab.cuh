@@ -17,7 +17,7 @@ struct MlaPrefillParams {
     Value* rope_keys;        // [K, R], from gather to prefill
     Value* keys_values;      // [K, H * (N + V)], from expand to prefill
     float* faults;           // [K]: 0, or NaN of a key whose latent is not finite, in bf16; from gather to prefill
-    float* statistics;       // [T, H, 2]: largest score and sum of exponentials, from slab to slab
+    float* statistics;       // [T, H, 2]: what exponentials are taken against and their sum, from slab to slab
     float* attended;         // [T, H * V]
     bf16* rounded;           // [T, H * V], attended in bf16, or null
     int num_heads;           // H

@@ -44,6 +44,11 @@ __device__ __forceinline__ u64 rows_descriptor(u32 address) {
     return static_cast<u64>((address & 0x3ffff) >> 4) | EIGHT_ROWS >> 4 << 32 | TCGEN05_VERSION << 46 | SWIZZLE_128 << 61;
 }
 
+// The same where rows are k and have 64 columns of bf16 each: the next 64 columns are `panels` bytes behind.
+__device__ __forceinline__ u64 columns_descriptor(u32 address, u32 panels) {
+    return rows_descriptor(address) | static_cast<u64>(panels >> 4) << 16;
+}
+
 // The same of 32 rows of 16 bytes, one behind the other.
 __device__ __forceinline__ u64 scales_descriptor(u32 address) {
     constexpr u64 EIGHT_ROWS = 8 * 16;
@@ -84,6 +89,8 @@ __device__ __forceinline__ void multiply_fp4(u32 sums, u64 a, u64 b, u32 instruc
 constexpr u32 E4M3 = 0, E5M2 = 1, BF16 = 1;
 // Bit of a descriptor: k is along the rows of A in shared memory, which have 128 bytes of one k each.
 constexpr u32 ALONG_ROWS_OF_A = 1u << 15;
+// The same of the columns of B.
+constexpr u32 ALONG_COLUMNS_OF_B = 1u << 16;
 
 // Instruction descriptor of products of `rows` by `columns`, of elements of these formats, with sums in f32.
 __device__ __forceinline__ constexpr u32 product_descriptor(u32 a, u32 b, u32 rows, u32 columns) {
@@ -118,6 +125,9 @@ __device__ __forceinline__ void multiply_halves(u32 sums, u32 a, u64 b, u32 inst
     constexpr bool add = true;
     MULTIPLY("f16", "[%1]", "r");
 }
+
+// sums = A B, or sums += A B: 16 of k in 16-bit floats, both in shared memory.
+__device__ __forceinline__ void multiply_shared(u32 sums, u64 a, u64 b, u32 instruction, bool add) { MULTIPLY("f16", "%1", "l"); }
 
 // One arrival at a barrier, of each block of a pair, once all products and copies that the thread has begun are done.
 template <int BLOCKS = 1>
@@ -171,6 +181,22 @@ __device__ __forceinline__ void load_columns(float (&to)[16], u32 address) {
 __device__ __forceinline__ void load_columns(float (&to)[32], u32 address) {
     asm volatile("tcgen05.ld.sync.aligned.32x32b.x32.b32 {" NAMES_TO_31 "}, [%32];\ntcgen05.wait::ld.sync.aligned;"
                  : FLOATS8(to, 0), FLOATS8(to, 8), FLOATS8(to, 16), FLOATS8(to, 24)
+                 : "r"(address)
+                 : "memory");
+}
+
+#define NAMES_TO_127                                                                                                             \
+    NAMES_TO_31 ", " NAMES_TO_63 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "  \
+    "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, "   \
+    "%105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, " \
+    "%125, %126, %127"
+
+// 128 columns of the calling thread's lane.
+__device__ __forceinline__ void load_columns(float (&to)[128], u32 address) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x128.b32 {" NAMES_TO_127 "}, [%128];\ntcgen05.wait::ld.sync.aligned;"
+                 : FLOATS8(to, 0), FLOATS8(to, 8), FLOATS8(to, 16), FLOATS8(to, 24), FLOATS8(to, 32), FLOATS8(to, 40),
+                   FLOATS8(to, 48), FLOATS8(to, 56), FLOATS8(to, 64), FLOATS8(to, 72), FLOATS8(to, 80), FLOATS8(to, 88),
+                   FLOATS8(to, 96), FLOATS8(to, 104), FLOATS8(to, 112), FLOATS8(to, 120)
                  : "r"(address)
                  : "memory");
 }

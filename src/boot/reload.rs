@@ -134,9 +134,12 @@ impl Operator for Reloader {
     }
 }
 
-/// The first 16 digits of the BLAKE3 of all settings in force, whose secrets are masked: equal where the settings are.
+/// The first 16 digits of the BLAKE3 of all settings in force, whose secrets are masked: equal where the settings are. Without the name
+/// that KV events have for this server: replicas of one Deployment have no other difference.
 fn settings_digest(settings: &Settings) -> String {
-    let text = serde_json::to_string(settings).unwrap_or_default();
+    let mut settings = settings.clone();
+    settings.kv_events.pod_id.clear();
+    let text = serde_json::to_string(&settings).unwrap_or_default();
     blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
 }
 
@@ -242,6 +245,14 @@ mod tests {
         );
         assert!(changes.iter().all(|change| !change.new.contains("root")));
         assert_eq!(differences(&old, &old.clone()).len(), 0);
+    }
+
+    /// Regression: replicas of a Deployment with KV events had a digest each.
+    #[test]
+    fn the_digest_is_of_all_settings_but_the_name_of_the_server() {
+        let digest = |flags| settings_digest(&loaded(flags).settings);
+        assert_eq!(digest(&[("kv_events.pod_id", "a")]), digest(&[("kv_events.pod_id", "b")]));
+        assert_ne!(digest(&[]), digest(&[("kv_events.shape", "array")]));
     }
 
     /// Regression: a report had 0.699999988079071 where the file had 0.7.

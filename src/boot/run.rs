@@ -299,7 +299,16 @@ fn boot(
     let options = EngineOptions { tower, ..options };
     let engine = start_engine(&checkpoint, blueprint, &options, metrics.clone(), &mut |at| {
         if let EngineProgress::Planned(plan) = &at {
-            tracing::info!("memory plan\n{}", plan.table().trim_end());
+            // Fields for collectors, whose tables have no lines.
+            tracing::info!(
+                weights_bytes = plan.weights_bytes,
+                workspace_bytes = plan.workspace_bytes,
+                cache_bytes = plan.cache_bytes,
+                cache_tokens = plan.num_blocks * plan.block_size,
+                available_bytes = plan.available_bytes,
+                "memory plan\n{}",
+                plan.table().trim_end()
+            );
         }
         progress.engine(&at);
     })?;

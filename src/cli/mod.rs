@@ -55,6 +55,11 @@ pub fn serve_on(devices: Arc<dyn boot::engine::Devices>, arguments: Vec<String>)
     }
 }
 
+/// The name of a model behind `serve`, where other servers take one.
+fn model_without_flag(mut arguments: impl Iterator<Item = String>) -> Option<String> {
+    (arguments.nth(1)? == "serve").then(|| arguments.next()).flatten().filter(|name| !name.starts_with('-'))
+}
+
 /// Runs the command line; returns the process's exit code: 0 done, 1 failed, 2 wrong use or wrong
 /// settings, 3 a shutdown cut requests off, 4 a step that never ended.
 pub fn main() -> ExitCode {
@@ -63,6 +68,12 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Help and version take this path too, with exit code 0.
             let _ = error.print();
+            if let Some(model) = model_without_flag(std::env::args()) {
+                eprintln!(
+                    "\nA checkpoint is given as a folder: perigee serve --model DIR. Nothing is downloaded; \
+                     `hf download {model} --local-dir DIR` fetches one from its hub."
+                );
+            }
             return ExitCode::from(error.exit_code() as u8);
         }
     };

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
+use super::nearest::nearest;
 use super::toml_text::{TomlText, read_file};
 
 /// Profiles that come with the program: (name, TOML).
@@ -85,7 +86,13 @@ fn find(dir: &Path, name: &str) -> Result<ProfileText, String> {
         (Ok(false), Some((_, text))) => ("built in".to_owned(), (*text).to_owned()),
         (Ok(false), None) => {
             let names: Vec<_> = list(dir).into_iter().map(|p| p.name).collect();
-            return Err(format!("no such profile in {}; there are {}", dir.display(), names.join(", ")));
+            let near = nearest(name, names.iter().map(String::as_str));
+            let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
+            return Err(format!(
+                "no such profile in {}{near}; there are {}",
+                dir.display(),
+                names.join(", ")
+            ));
         }
         _ => (path.display().to_string(), read_file(&path)?),
     };

@@ -9,9 +9,9 @@ use super::kernels::exchange::{Exchange, Rows};
 use super::kernels::mla_decode::{CombineTypes, Part};
 use super::kernels::mla_prefill::CacheParts;
 use super::kernels::{
-    fp8_mla_decode, mla_decode, mla_prefill, tcgen05_mla_decode, tiled_mla_absorb, tiled_mla_combine,
-    tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode, wgmma_mla_expand,
-    wgmma_mla_prefill,
+    fp8_mla_decode, mla_decode, mla_prefill, tcgen05_mla_decode, tcgen05_mla_prefill, tiled_mla_absorb,
+    tiled_mla_combine, tiled_mla_decode, tiled_mla_prefill, wgmma_mla_absorb, wgmma_mla_decode,
+    wgmma_mla_expand, wgmma_mla_prefill,
 };
 use super::{Arch, Buffer, Driver, DriverError, LaunchShape, Stream};
 use perigee_numbers::quant::StoredMatrix;
@@ -33,7 +33,7 @@ pub struct AttentionCapacity {
     pub items: usize,
     /// Tokens per block of the cache, of all ranks.
     pub block_size: usize,
-    /// Keys of a context that are expanded at once, rounded up to a multiple of 64; more take several slabs.
+    /// Keys of a context that are expanded at once, rounded up to a multiple of 128; more take several slabs.
     pub slab_keys: usize,
 }
 
@@ -203,6 +203,10 @@ impl Clustered {
     }
 }
 
+/// Keys at whose multiples slabs begin: those of a tile of every kernel, so that a row's bits do not depend on slabs.
+const SLAB_KEYS: usize = tcgen05_mla_prefill::KEYS;
+const _: () = assert!(SLAB_KEYS.is_multiple_of(tiled_mla_prefill::KEYS));
+
 /// Bytes to which the parts of the scratch are aligned.
 const PART_ALIGNMENT: u64 = 256;
 
@@ -224,7 +228,7 @@ impl AttentionCapacity {
             absorbed_rows: self.absorbed_rows.max(1),
             items: self.items.max(mla_decode::items_of(2048, 1)),
             block_size: self.block_size,
-            slab_keys: self.slab_keys.max(1).next_multiple_of(tiled_mla_prefill::KEYS),
+            slab_keys: self.slab_keys.max(1).next_multiple_of(SLAB_KEYS),
         }
     }
 
@@ -753,6 +757,10 @@ impl Attention {
             if wgmma_mla_prefill::takes(shape, self.arch) {
                 let launch = wgmma_mla_prefill::launch(shape, num_rows);
                 return stream.launch("wgmma_mla_prefill", launch, &params);
+            }
+            if tcgen05_mla_prefill::takes(shape, self.arch) {
+                let launch = tcgen05_mla_prefill::launch(shape, num_rows);
+                return stream.launch("tcgen05_mla_prefill", launch, &params);
             }
             let launch = tiled_mla_prefill::prefill_launch(shape, num_rows);
             return stream.launch("tiled_mla_prefill", launch, &params);

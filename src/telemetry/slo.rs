@@ -69,7 +69,7 @@ impl SloConfig {
                 "token" => ttft
                     .filter(|_| tokens > 1)
                     .map(|first| took.saturating_sub(first).as_secs_f64() / (tokens - 1) as f64),
-                _ => (!is_fault).then(|| took.as_secs_f64()),
+                _ => (!is_fault).then_some(took.as_secs_f64()),
             };
             let Some(seconds) = seconds else { continue };
             let met = seconds <= threshold;

@@ -408,7 +408,7 @@ fn decode_steps() -> Vec<Chunk> {
     ]
 }
 
-/// Contexts around the boundaries of tiles, blocks and slabs of 64 keys: whole prompts and continuations.
+/// Contexts around the boundaries of tiles, blocks and slabs of 128 keys: whole prompts and continuations.
 fn prefill_steps() -> Vec<Chunk> {
     vec![
         expanded(0, 0..1),
@@ -496,6 +496,33 @@ fn tensor_cores_attend_as_the_reference_does() {
     let way = Way { capacity: AttentionCapacity { slab_keys: 4096, ..ROOMY }, ..PLAIN };
     World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16).rounded().check(&prefill_steps(), &way);
     World::new(ODD, CacheDtype::F32, KvUpType::Bf16, 16).rounded().check(&short, &way);
+}
+
+/// The last launch of a prompt's attention multiplies as its chip does best.
+#[test]
+fn prompts_are_attended_on_the_tensor_cores_of_the_chip() {
+    let world = World::new(MlaShape { num_heads: 1, ..KIMI }, CacheDtype::Bf16, KvUpType::Bf16, 64).rounded();
+    for (arch, product) in [
+        (Arch::Sm80, "mma.sync"),
+        (Arch::Sm90a, "wgmma.mma_async"),
+        (Arch::Sm100a, "tcgen05.mma"),
+        (Arch::Sm103a, "tcgen05.mma"),
+        (Arch::Sm120a, "mma.sync"),
+    ] {
+        let way = Way { arch, ..PLAIN };
+        let Some(mut stream) = stream(&way) else { return };
+        let step = world.step(&[expanded(0, 0..3)]);
+        let mut attention = world.attention(&mut stream, &way);
+        let words = attention.lists(&step.plan, 0).unwrap().to_vec();
+        let (at, kv_up) = world.upload(&mut stream, &step, &words);
+        attention.attend_expanded(&mut stream, &at, &kv_up, &step.plan.expanded).unwrap();
+        let Some(report) = stream.driver().report() else { return };
+        let products = report.instructions().filter(|count| count.opcode.contains("mma"));
+        let others: Vec<String> =
+            products.map(|count| count.opcode).filter(|opcode| !opcode.starts_with(product)).collect();
+        let has_product = report.instructions().any(|count| count.opcode.starts_with(product));
+        assert!(has_product && others.iter().all(|name| name.starts_with("wgmma")), "{arch}: {others:?}");
+    }
 }
 
 /// Random latents and weights of a slab, and room for its keys and values.
@@ -1055,12 +1082,13 @@ fn bits_of_expanded_rows_depend_on_their_position_alone() {
         (Arch::Sm80, World::new(SMALL, CacheDtype::Bf16, KvUpType::Bf16, 16)),
         (Arch::Sm80, World::new(ODD, fp8(true, false), KvUpType::Bf16, 16).rounded()),
         (Arch::Sm90a, World::new(few_heads, fp8(true, false), KvUpType::Bf16, 16).rounded()),
+        (Arch::Sm103a, World::new(few_heads, CacheDtype::Bf16, KvUpType::Bf16, 64).rounded()),
     ] {
         let plain = Way { arch, ..PLAIN };
         let Some(whole) = world.bits(&[expanded(0, 0..140)], &plain) else { return };
-        // Hopper's kernel computes 128 rows however few there are.
+        // Kernels of their own compute 128 rows however few there are.
         let ways = [(6, 96, 33), (7, 4096, 140), (5, 1, 5)];
-        let ways = if arch == Arch::Sm90a { &ways[..2] } else { &ways[..] };
+        let ways = if arch == Arch::Sm80 { &ways[..] } else { &ways[..2] };
         for &(seed, slab_keys, step) in ways {
             let capacity = AttentionCapacity { slab_keys, ..ROOMY };
             let way = Way { seed: Some(seed), capacity, ..plain };

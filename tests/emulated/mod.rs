@@ -11,6 +11,7 @@ mod golden_ptx;
 mod launches;
 mod model;
 mod operations;
+mod prompts;
 pub(crate) mod ranks;
 pub(crate) mod sampler;
 mod tiled;

@@ -31,6 +31,7 @@ pub mod tcgen05_bf16_linear;
 pub mod tcgen05_bf16_swiglu;
 pub mod tcgen05_linear;
 pub mod tcgen05_mla_decode;
+pub mod tcgen05_mla_prefill;
 pub mod tcgen05_swiglu;
 pub mod tiled;
 pub mod tiled_down;
@@ -81,6 +82,7 @@ pub const ALL: &[&Kernel] = &[
     &tcgen05_bf16_swiglu::KERNEL,
     &tcgen05_linear::KERNEL,
     &tcgen05_mla_decode::KERNEL,
+    &tcgen05_mla_prefill::KERNEL,
     &tcgen05_swiglu::KERNEL,
     &tiled_down::KERNEL,
     &tiled_latent::KERNEL,

@@ -80,7 +80,7 @@ pub(super) struct LimitReached {
     /// Its name in the settings.
     pub(super) limit: &'static str,
     /// 429.
-    pub(super) error: ApiError,
+    pub(super) error: Box<ApiError>,
 }
 
 impl Clients {
@@ -271,7 +271,7 @@ impl Client {
         ];
         let rate_limited = |limit, value, wait| {
             let error = ApiError::rate_limited(&self.name, limit, value, wait);
-            LimitReached { limit, error }
+            LimitReached { limit, error: Box::new(error) }
         };
         if limits.max_concurrent > 0 && concurrent >= limits.max_concurrent {
             return Some(rate_limited(
@@ -288,7 +288,8 @@ impl Client {
         }
         let (limit, value, _, wait) =
             budgets.into_iter().find(|(_, value, spent, _)| *value > 0 && spent >= value)?;
-        Some(LimitReached { limit, error: ApiError::budget_used(&self.name, limit, value, wait) })
+        let error = ApiError::budget_used(&self.name, limit, value, wait);
+        Some(LimitReached { limit, error: Box::new(error) })
     }
 
     /// Requests that run, and the limit of which most is used, with the share of it, 0 to 1 or above; `None` without a limit.

@@ -131,7 +131,7 @@ async fn admit(
         log.limit_headers = headers;
         log.metered = Some(metered.map_err(|LimitReached { limit, error }| {
             shared.metrics.record_client_limited(client.name(), limit);
-            error
+            *error
         })?);
     }
     log.entry = shared.ledger.get().map(|ledger| ledger.begin(&log.id, log.client.as_deref(), route.name));
