@@ -2,7 +2,8 @@
 //
 // The text is only ever put into text nodes; no HTML is parsed. Links have the schemes below and show where they lead, and
 // images are links. Every step is linear in the text: each line is read once per level of nesting, of which there are at most
-// MAX_DEPTH, and what may be open within a line is bounded by MAX_OPEN.
+// MAX_DEPTH, and what may be open within a line is bounded by MAX_OPEN. Elements are bounded by MAX_ELEMENTS, since browsers lay
+// them out slowly; the text beyond goes on as it stands.
 
 import { element } from './chart.js';
 import { copy } from './server.js';
@@ -11,6 +12,10 @@ import { copy } from './server.js';
 const MAX_DEPTH = 8;
 /** Most marks of emphasis and brackets of links that are open at once; the oldest ones become text. */
 const MAX_OPEN = 16;
+/** Most elements of one reply. */
+const MAX_ELEMENTS = 20_000;
+/** Most pieces of one paragraph: elements, and marks that may become some. */
+const MAX_PIECES = 20_000;
 const MAX_COLUMNS = 40;
 const MAX_ADDRESS_CHARS = 2000;
 const SCHEMES = ['http:', 'https:', 'mailto:'];
@@ -172,20 +177,36 @@ function cells(line) {
 
 // ---- Elements of blocks.
 
-function shown(block, depth) {
+/** The element of a block; `budget.left` is the number of elements that there may still be. */
+function shown(block, depth, budget) {
+  budget.left -= 1;
   switch (block.kind) {
-    case 'code': return codeBlock(block);
+    case 'code':
+      // With its bar and button.
+      budget.left -= 5;
+      return codeBlock(block);
     // Below the heading of a turn all are of one level: a reply's own order may jump.
-    case 'heading': return fill(element('h4', { className: `level-${block.level}` }), inline(block.text));
+    case 'heading': return fill(element('h4', { className: `level-${block.level}` }), inline(block.text, budget));
     case 'rule': return element('hr');
-    case 'quote': return fill(element('blockquote'), all(block.lines, depth + 1));
-    case 'list': return listOf(block, depth + 1);
-    case 'table': return tableOf(block);
-    default: return fill(element('p'), inline(block.text));
+    case 'quote': return fill(element('blockquote'), all(block.lines, depth + 1, budget));
+    case 'list': return listOf(block, depth + 1, budget);
+    case 'table': return tableOf(block, budget);
+    default: return fill(element('p'), inline(block.text, budget));
   }
 }
 
-const all = (lines, depth) => blocks(lines, depth).map((block) => shown(block, depth));
+const rest = (lines) => element('p', { textContent: lines.join('\n') });
+
+/** The elements of lines; where there may be no more, one paragraph of what is left. `begins` sees each block before it is made. */
+function all(lines, depth, budget, begins = () => {}) {
+  const nodes = [];
+  for (const block of blocks(lines, depth)) {
+    begins(block);
+    if (budget.left <= 0) return [...nodes, rest(lines.slice(block.from))];
+    nodes.push(shown(block, depth, budget));
+  }
+  return nodes;
+}
 
 function codeBlock({ language, text }) {
   const place = element('code', { textContent: text });
@@ -196,29 +217,46 @@ function codeBlock({ language, text }) {
   return element('div', { className: 'code' }, element('p', { className: 'row' }, element('span', { textContent: language }), button), pre);
 }
 
-function listOf({ isOrdered, start, items }, depth) {
+function listOf({ isOrdered, start, items }, depth, budget) {
   const made = element(isOrdered ? 'ol' : 'ul');
   if (isOrdered && start !== 1) made.start = start;
-  for (const lines of items) {
+  for (const [at, lines] of items.entries()) {
+    if (budget.left <= 0) {
+      made.append(element('li', {}, rest(items.slice(at).flat())));
+      break;
+    }
+    budget.left -= 1;
     const task = /^\[([ xX])\] /.exec(lines[0]);
     if (task) lines[0] = `${task[1] === ' ' ? '☐' : '☑'} ${lines[0].slice(4)}`;
-    const parts = all(lines, depth);
+    const parts = all(lines, depth, budget);
     // An item of one paragraph has no room around it.
     made.append(fill(element('li'), parts[0]?.localName === 'p' ? [...parts[0].childNodes, ...parts.slice(1)] : parts));
   }
   return made;
 }
 
-function tableOf({ sides, head, rows }) {
+function tableOf({ sides, head, rows }, budget) {
   const cell = (name, text, column) => {
-    const made = fill(element(name), inline(text));
+    budget.left -= 1;
+    const made = fill(element(name), inline(text, budget));
     made.style.textAlign = sides[column] ?? 'left';
     if (name === 'th') made.scope = 'col';
     return made;
   };
   // A short row stays short: a table is no larger than its text.
-  const row = (name, texts) => fill(element('tr'), texts.slice(0, head.length).map((text, column) => cell(name, text, column)));
-  const made = element('table', {}, element('thead', {}, row('th', head)), fill(element('tbody'), rows.map((texts) => row('td', texts))));
+  const row = (name, texts) => {
+    budget.left -= 1;
+    return fill(element('tr'), texts.slice(0, head.length).map((text, column) => cell(name, text, column)));
+  };
+  const body = element('tbody');
+  for (const [at, texts] of rows.entries()) {
+    if (budget.left <= 0) {
+      body.append(element('tr', {}, element('td', { colSpan: head.length }, rest(rows.slice(at).map((left) => left.join(' | '))))));
+      break;
+    }
+    body.append(row('td', texts));
+  }
+  const made = element('table', {}, element('thead', {}, row('th', head)), body);
   return element('div', { className: 'scroll', tabIndex: 0, role: 'group', ariaLabel: 'table' }, made);
 }
 
@@ -229,7 +267,7 @@ const isSpace = (char) => char === undefined || /\s/.test(char);
 const isWord = (char) => char !== undefined && /[\p{L}\p{N}_]/u.test(char);
 
 /** The nodes of a text: code, emphasis, links, and what is left as text. */
-function inline(text) {
+function inline(text, budget) {
   const out = [];
   const ticks = backquotes(text);
   /** What may become an element: {mark, at: its node in `out`, count}. */
@@ -241,10 +279,12 @@ function inline(text) {
   };
   const push = (node) => {
     flush();
+    budget.left -= 1;
     out.push(node);
   };
   const begin = (mark) => {
-    push(mark);
+    flush();
+    out.push(mark);
     open.push({ mark, at: out.length - 1 });
     if (open.length > MAX_OPEN) open.shift();
   };
@@ -252,12 +292,17 @@ function inline(text) {
   const close = (index, made) => {
     flush();
     const { at } = open[index];
-    fill(made, out.splice(at).slice(1));
+    fill(made, joined(out.splice(at).slice(1)));
+    budget.left -= 1;
     out.push(made);
     open = open.slice(0, index);
   };
   let at = 0;
   while (at < text.length) {
+    if (budget.left <= 0 || out.length > MAX_PIECES) {
+      plain += text.slice(at);
+      break;
+    }
     const char = text[at];
     if (char === '\\' && PUNCTUATION.test(text[at + 1] ?? '')) {
       plain += text[at + 1];
@@ -313,17 +358,37 @@ function inline(text) {
         at += 1;
       }
     } else if (char === 'h' && !isWord(text[at - 1]) && text.startsWith('http', at)) {
-      const address = bareAt(text, at);
+      const { address, length } = bareAt(text, at);
       if (address) push(linkOf(address, element('span', { textContent: address }), address, false));
-      else plain += 'http';
-      at += address?.length ?? 4;
+      else plain += text.slice(at, at + length);
+      at += length;
     } else {
       plain += char;
       at += 1;
     }
   }
   flush();
-  return out;
+  return joined(out);
+}
+
+/** The same nodes, texts that follow each other as one. */
+function joined(nodes) {
+  const found = [];
+  let texts = [];
+  const flush = () => {
+    if (texts.length) found.push(texts.join(''));
+    texts = [];
+  };
+  for (const node of nodes) {
+    if (typeof node === 'string') {
+      texts.push(node);
+    } else {
+      flush();
+      found.push(node);
+    }
+  }
+  flush();
+  return found;
 }
 
 function runAt(text, at) {
@@ -359,13 +424,15 @@ function targetAt(text, at) {
   return found && found[1] ? { address: found[1], end: at + 1 + found[0].length } : null;
 }
 
-/** An address that stands in the text, without the punctuation behind it. */
+/** An address that stands in the text, without the punctuation behind it; one that cannot be followed is passed over whole. */
 function bareAt(text, at) {
   BARE_LINK.lastIndex = at;
   const found = BARE_LINK.exec(text)?.[0];
   let end = found?.length ?? 0;
   while (end > 0 && BEHIND_LINKS.includes(found[end - 1])) end -= 1;
-  return found && safe(found.slice(0, end)) ? found.slice(0, end) : null;
+  if (!found) return { address: null, length: 4 };
+  const address = found.slice(0, end);
+  return safe(address) ? { address, length: end } : { address: null, length: found.length };
 }
 
 /** The address as a browser reads it, if it may be followed. */
@@ -401,6 +468,8 @@ export class Markdown {
   from = 0;
   /** Elements of the last block and of what follows it. */
   tail = [];
+  /** Elements that the blocks before it have left. */
+  left = MAX_ELEMENTS;
   /** Time that the last drawing took, and when it ended, ms. */
   took = 0;
   drawn = 0;
@@ -425,7 +494,7 @@ export class Markdown {
 
   set(text) {
     this.place.replaceChildren();
-    Object.assign(this, { text, from: 0, tail: [] });
+    Object.assign(this, { text, from: 0, tail: [], left: MAX_ELEMENTS });
     this.draw();
   }
 
@@ -433,16 +502,20 @@ export class Markdown {
     this.timer = null;
     const began = performance.now();
     const lines = this.text.slice(this.from).split('\n');
-    const found = blocks(lines, 0);
     for (const node of this.tail) node.remove();
-    const nodes = found.map((block) => shown(block, 0));
+    const budget = { left: this.left };
+    /** Of each element: the line it begins at, and what there was left before it. */
+    const begun = [];
+    const nodes = all(lines, 0, budget, ({ from }) => begun.push({ from, left: budget.left }));
     fill(this.place, nodes);
     // A line that has only begun may turn out to belong to the block before it.
-    const last = found.at(-1);
-    const isOpen = last && last.from === lines.length - 1;
+    const isOpen = begun.at(-1)?.from === lines.length - 1;
     this.tail = nodes.slice(isOpen ? -2 : -1);
-    const first = found.at(-this.tail.length);
-    if (first) for (const line of lines.slice(0, first.from)) this.from += line.length + 1;
+    const first = begun.at(-this.tail.length);
+    if (first) {
+      this.left = first.left;
+      for (const line of lines.slice(0, first.from)) this.from += line.length + 1;
+    }
     this.drawn = performance.now();
     this.took = this.drawn - began;
   }
