@@ -4,6 +4,8 @@ import { GAP_MS } from './metrics.js';
 
 /** What a chart shows, ms. */
 const HISTORY_MS = 900_000;
+/** What it shows while no more is known, ms: a server that has just begun would be a line at the edge. */
+const SHORT_MS = 300_000;
 /** Width of a bar, ms. */
 const BIN_MS = 20_000;
 /** Step of the readout by key, ms: a sample. */
@@ -67,6 +69,8 @@ export function element(name, properties = {}, ...children) {
 /** One chart: its points, its heading with values, its canvas. */
 class Chart {
   points = [];
+  /** Width of the plot, ms. */
+  extent = HISTORY_MS;
 
   constructor(panel) {
     this.panel = panel;
@@ -180,8 +184,8 @@ class Chart {
     const style = getComputedStyle(canvas);
     const colour = (name) => style.getPropertyValue(name);
     const plot = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
-    const begin = end - HISTORY_MS;
-    const x = (time) => plot.left + ((time - begin) / HISTORY_MS) * (plot.right - plot.left);
+    const begin = end - this.extent;
+    const x = (time) => plot.left + ((time - begin) / this.extent) * (plot.right - plot.left);
     const visible = this.points.filter(({ time }) => time >= begin);
     const bins = panel.bars ? this.bins(end) : new Map();
     const tops = panel.bars
@@ -210,9 +214,12 @@ class Chart {
     level(plot.bottom + 0.5, '--axis');
     pen.fillStyle = colour('--faint');
     pen.textBaseline = 'alphabetic';
-    for (const minutes of [0, 5, 10, 15]) {
-      pen.textAlign = { 0: 'right', 15: 'left' }[minutes] ?? 'center';
-      pen.fillText(minutes === 0 ? 'now' : `−${minutes}${minutes === 15 ? ' min' : ''}`, x(end - minutes * 60_000), height - 3);
+    const last = this.extent / 60_000;
+    for (let minutes = 0; minutes <= last; minutes += last > 5 ? 5 : 1) {
+      // The last label, with its unit, takes the room of the one before.
+      if (last === 5 && minutes === 4) continue;
+      pen.textAlign = { 0: 'right', [last]: 'left' }[minutes] ?? 'center';
+      pen.fillText(minutes === 0 ? 'now' : `−${minutes}${minutes === last ? ' min' : ''}`, x(end - minutes * 60_000), height - 3);
     }
     pen.textAlign = 'left';
     for (const time of starts.filter((start) => start > begin)) {
@@ -282,6 +289,8 @@ export class Board {
   starts = [];
   /** The time that is shown, in words. */
   shown = 'yet';
+  /** Width of the plots, ms. */
+  extent = HISTORY_MS;
   /** Time under the cursor, relative to the end of the charts, ms; `null` = no cursor. */
   cursor = null;
   end = Date.now();
@@ -302,7 +311,12 @@ export class Board {
     this.starts = history.starts;
     this.shown = span(history);
     const moments = history.moments();
-    for (const chart of this.charts) chart.setPoints(moments);
+    const oldest = Math.min(...history.starts, ...moments.slice(0, 1).map(({ time }) => time));
+    this.extent = this.end - oldest < SHORT_MS ? SHORT_MS : HISTORY_MS;
+    for (const chart of this.charts) {
+      chart.extent = this.extent;
+      chart.setPoints(moments);
+    }
   }
 
   annotate(sample, facts) {
@@ -339,12 +353,12 @@ export class Board {
     if (event.target.localName !== 'canvas') return this.setCursor(null);
     const left = event.offsetX - MARGIN.left;
     const width = event.target.clientWidth - MARGIN.left - MARGIN.right;
-    this.setCursor(left < 0 || left > width ? null : (left / width - 1) * HISTORY_MS);
+    this.setCursor(left < 0 || left > width ? null : (left / width - 1) * this.extent);
   }
 
   press(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step) this.setCursor(Math.min(0, Math.max(-HISTORY_MS, (this.cursor ?? 0) + step * STEP_MS)));
+    if (step) this.setCursor(Math.min(0, Math.max(-this.extent, (this.cursor ?? 0) + step * STEP_MS)));
     else if (event.key === 'Escape') this.setCursor(null);
     else return;
     event.preventDefault();
